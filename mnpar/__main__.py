@@ -40,6 +40,9 @@ def parser() -> tuple[argparse.ArgumentParser, list[str]]:
     examined.add_argument(
         "--compile", action="store_true", help="compile all kernels, for this kind of processor"
     )
+    examined.add_argument(
+        "--tune", action="store_true", help="choose constants of kernels for this machine"
+    )
     run = commands.add_parser(
         "run",
         help="start ranks of a script",
@@ -106,7 +109,10 @@ def main() -> int:
         return _check(whole)
     args = parse_args(whole)
     if args.command == "doctor":
-        return doctor.compile_kernels() if args.compile else doctor.examine()
+        done = doctor.compile_kernels() if args.compile else 0
+        if args.tune:
+            return doctor.tune_kernels() or done
+        return done if args.compile else doctor.examine()
     if args.command == "plan-of":
         return _plan_of(args, whole)
     return _film(args, whole) if args.command == "film" else _run(args, whole)

@@ -28,7 +28,7 @@ from mnpar.communicators.create import create_communicator
 from mnpar.communicators.mpi import library
 from mnpar.communicators.shared_memory import LEAST_FOR_MPI, MORE_MEMORY, free_memory
 from mnpar.errors import LauncherError
-from mnpar.kernels import blas, compiler
+from mnpar.kernels import blas, compiler, machine_code, tune, tuning
 from mnpar.runtime import blas_threads, processes
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, launched_ranks_here
 from mnpar.runtime.mpiexec import find_mpiexec, kind_of
@@ -97,7 +97,25 @@ def compile_kernels() -> int:
         print(f"FAIL  kernels        {error}")
         return 1
     print(f"ok    kernels        {count} compiled or found in {seconds:.0f} s")
-    print(f"ok    kernels        kept in {compiler.cache_folder()}")
+    print(f"ok    kernels        kept in {machine_code.folder_here()}")
+    return 0
+
+
+def tune_kernels() -> int:
+    """Choose constants of kernels for this machine, keep them and say what each gained; 0 if they
+    are kept, 1 if not. The doctor's ``--tune``, on a machine that does nothing else.
+    """
+    chosen = {}
+    try:
+        for name, before, after, gain in tune.tune():
+            chosen[name] = after
+            what = f"{before} -> {after}: {gain:.0%} less time" if gain else f"{before} stays"
+            print(f"ok    tuning         {name} {what}", flush=True)
+        file = tuning.keep(chosen)
+    except (ImportError, OSError) as error:
+        print(f"FAIL  tuning         nothing is kept: {error}")
+        return 1
+    print(f"ok    tuning         kept in {file}; remove it to go back")
     return 0
 
 

@@ -60,8 +60,10 @@ LAYER = {
 LATE = {
     "backend.py": {"cupy", "cupyx", "scipy"},
     "kernels/blas.py": {"threadpoolctl"},
-    "kernels/compiler.py": {"numba", "llvmlite", "importlib"},
+    "kernels/compiler.py": {"numba", "importlib"},
     "kernels/lanes.py": {"llvmlite"},
+    "kernels/machine_code.py": {"llvmlite", "importlib"},
+    "kernels/translation.py": {"llvmlite"},
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "runtime/blas_threads.py": {"threadpoolctl"},

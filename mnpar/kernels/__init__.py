@@ -16,8 +16,9 @@ not know which of the two runs; nothing outside this package knows numba.
 * scalar.py has the formulas that several loops share: eˣ, tanh, erf …, without branches, so that
   the compiler computes many numbers at once.
 
-numba is imported, and a loop compiled, when it is first needed: a program of small arrays pays for
-neither. Compiled loops are kept in the user's cache folder; processes that start together compile
-each once. ``MNPAR_KERNELS=numpy`` switches compiled loops off. ``MNPAR_KERNELS=numba`` uses them
-for arrays of any size, and raises an error where numba is missing: so tests run all of them.
+A loop is compiled when it is first needed, by translation.py, and kept as machine code in the
+user's cache folder (machine_code.py); processes that start together compile each once, and later
+ones do not import numba. So loops allocate no memory: where one needs room, it is an argument.
+``MNPAR_KERNELS=numpy`` switches compiled loops off. ``MNPAR_KERNELS=numba`` uses them for arrays of
+any size, and raises an error where numba is missing: so tests run all of them.
 """

@@ -41,6 +41,7 @@ def _add(x: Any, y: Any) -> Any:
 @compiled
 def _unpack(
     x: Array4,
+    flat: Vector,
     kh: int,
     kw: int,
     sh: int,
@@ -54,9 +55,10 @@ def _unpack(
     first: int,
     cells: Matrix,
 ) -> None:
-    """Add to x what windows from the ``first`` on give back, cells[window, (i, j, c)]."""
+    """Add to x, which is ``flat``, too, what windows from the ``first`` on give back, cells[window,
+    (i, j, c)].
+    """
     H, W, C = x.shape[1:]
-    flat = x.reshape(x.size)
     run = kw * C
     for r in range(cells.shape[0]):
         p = first + r
@@ -100,4 +102,4 @@ def transpose(y: Array, W: Array, windows: Windows, x: Array) -> None:
     for part in advance_between(parts):
         cells = room[: part.stop - part.start]
         np.matmul(rows[part], filters, out=cells)
-        _unpack(x, *numbers, part.start, cells)
+        _unpack(x, x.reshape(-1), *numbers, part.start, cells)

@@ -1,13 +1,13 @@
-"""Loops in plain Python, compiled by numba at their first call: when, how and where they are kept.
+"""Loops in plain Python, compiled by numba at their first call: which arrays they take, and how a
+loop is told from others.
 
-The only file that knows numba, beside lanes.py. A loop is compiled for float32 and for float64,
-each at its first use; its literals and the constants that it reads take that dtype, so that
-``0.5 * x`` stays in float32. ``kernels/__init__.py`` has the whole picture.
+A loop is compiled for float32 and for float64, each at its first use; its literals and the
+constants that it reads take that dtype, so that ``0.5 * x`` stays in float32. Only lanes.py and
+translation.py know numba, too. ``kernels/__init__.py`` has the whole picture.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import importlib.util
@@ -17,16 +17,14 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Annotated, Any, TypeAlias, get_type_hints
 
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels import tuning
-from mnpar.runtime import system
+from mnpar.kernels import machine_code, translation, tuning
 
 # Annotations of a loop's arguments: contiguous arrays of the loop's dtype by their number of axes,
 # a number of that dtype; and vectors of float64 and of int64, whatever that dtype is. ``float`` is
@@ -43,6 +41,7 @@ Integers: TypeAlias = Annotated[Array, "Integers"]
 Reals: TypeAlias = Annotated[tuple[float, ...], "Reals"]
 
 _AXES = {"Vector": 1, "Matrix": 2, "Cube": 3, "Array4": 4, "Array5": 5, "Array6": 6}
+_DTYPES = {"f": "float32", "d": "float64"}
 _REALS: dict[str, Callable[[float], Any]] = {"f": np.float32, "d": np.float64}
 # a product and a sum are rounded once; sums may be reordered, into as many as are added at a time.
 # Nothing is assumed about NaN and ∞.
@@ -62,13 +61,14 @@ def mode() -> str:
     return named
 
 
-_LEAST = {"": tuning.COMPILED_LEAST, "numpy": sys.maxsize, "numba": 0}
+_LEAST = {"": None, "numpy": sys.maxsize, "numba": 0}
 
 
 @functools.cache
 def least() -> int:
     """Return how many elements an array has at least for which a loop is compiled."""
-    return _LEAST[mode()]
+    always = _LEAST[mode()]
+    return tuning.COMPILED_LEAST if always is None else always
 
 
 @functools.cache
@@ -97,6 +97,23 @@ def is_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
+@functools.cache
+def is_usable() -> bool:
+    """Return whether loops can be compiled here, or have been: numba is imported only where it has
+    not worked before.
+
+    Raises:
+        ImportError: they cannot, but ``MNPAR_KERNELS=numba`` wants it.
+    """
+    if not is_installed():
+        return numba() is not None
+    try:
+        folder = machine_code.folder_here()
+    except ImportError:  # llvmlite does not work, and so numba does not
+        return numba() is not None
+    return machine_code.is_proven(folder) or numba() is not None
+
+
 def has_loops(x: Array, *others: Array) -> bool:
     """Return whether loops are compiled for arrays of this size and these dtypes, however they lie
     in memory.
@@ -105,7 +122,7 @@ def has_loops(x: Array, *others: Array) -> bool:
         >>> has_loops(np.zeros(10, np.float16))
         False
     """
-    if x.size < least() or x.dtype.char not in "fd" or numba() is None:
+    if x.size < least() or x.dtype.char not in "fd" or not is_usable():
         return False
     dtype = x.dtype
     if not dtype.isnative:
@@ -150,8 +167,7 @@ class Formula:
         if char not in self._ready:
             self._ready[char] = numba().njit(
                 _typed(self.function, char),
-                nogil=True,
-                error_model="numpy",
+                **translation.OPTIONS,
                 fastmath=self.fastmath,
                 forceinline=True,
             )
@@ -161,7 +177,7 @@ class Formula:
         """Return a fingerprint of the formula and of those that it calls."""
         if isinstance(self.function, dict):
             return self.function[char].digest(char)
-        return _digest(self.function, char)
+        return _digest(self.function, char) + repr(sorted(self.fastmath)).encode()
 
     def __call__(self, *numbers: Any) -> Any:
         """Compute it in Python, for one number."""
@@ -220,45 +236,57 @@ class Loop:
         return [_kind(name, hint) for name, hint in hints.items()]
 
     def __call__(self, *args: Any) -> None:
-        """Run it; the first argument, an array, says the dtype."""
-        char = args[0].dtype.char
-        (self._ready.get(char) or self.at(char))(*args)
+        """Run it; the first argument, an array, says the dtype, and Reals are the last ones.
 
-    def at(self, char: str) -> Any:
+        Raises:
+            TypeError: an array is not what the loop's annotations say.
+        """
+        char = args[0].dtype.char
+        if (self._ready.get(char) or self.at(char))(*args):
+            arrays = [f"{x.dtype} {x.shape}" for x in args if isinstance(x, np.ndarray)]
+            raise TypeError(
+                f"{self.name} takes contiguous arrays of one dtype as {self.signature}, "
+                f"not {', '.join(arrays)}"
+            )
+
+    def at(self, char: str) -> Callable[..., int]:
         """Return the loop for a dtype, ``'f'`` or ``'d'``: compiled, or found where it is kept."""
         with _COMPILING:
             if char not in self._ready:
-                self._ready[char] = self._compile(char)
-            return self._ready[char]
+                self._ready[char] = self._find(char)
+            found: Callable[..., int] = self._ready[char]
+            return found
 
-    def _compile(self, char: str) -> Any:
+    def _find(self, char: str) -> Callable[..., int]:
+        """The loop from its file; or else compiled, by one process of those that want it."""
         for name, value in self.declared.__globals__.items():  # some are defined below the loop
             self.function.__globals__.setdefault(name, value)
-        typed = _typed(self.function, char)
-        # numba keeps a function under its name, and does not know the formulas that it calls
-        file = self.function.__code__.co_filename
-        kept = (
-            f"{self.signature} {self.reals} {sorted(self.fastmath)} {file} {os.stat(file).st_mtime}"
-        )
-        digest = hashlib.sha256(_digest(self.function, char) + kept.encode())
-        typed.__qualname__ = f"{self.name}_{char}_{digest.hexdigest()[:12]}".replace(".", "_")
-        loop = numba().njit(typed, nogil=True, error_model="numpy", fastmath=self.fastmath or False)
-        kinds = tuple([_numba_type(kind, char, self.reals) for kind in self.signature])
-        folder = cache_folder()
-        if folder is None:
-            loop.compile(kinds)
-        else:
-            with _kept_in(folder):
-                loop.enable_caching()
-            mark = folder / f"{typed.__qualname__}.done"
-            with contextlib.nullcontext() if mark.exists() else _locked(folder):
-                if not mark.exists():
-                    _tell(folder)
-                loop.compile(kinds)
-                with contextlib.suppress(OSError):
-                    mark.touch()
-        loop.disable_compile()
-        return loop
+        kept = f"{self.signature} {self.reals} {sorted(self.fastmath)}"
+        digest = hashlib.sha256(_digest(self.function, char) + kept.encode()).hexdigest()
+        name = f"{self.name}_{char}_{digest[:16]}"
+        kinds = [
+            kind
+            for each in self.signature
+            for kind in [_passed(each, char)] * (self.reals if each == "Reals" else 1)
+        ]
+        folder = machine_code.folder_here()
+        code = machine_code.read(folder, name)
+        if code is not None:
+            try:
+                return machine_code.load(code, kinds)
+            except RuntimeError:  # it calls what numba brings along
+                numba()
+                return machine_code.load(code, kinds)
+        with machine_code.locked(folder):
+            code = machine_code.read(folder, name)
+            if code is None:
+                if folder is not None:
+                    machine_code.tell(folder)
+                types = [_numba_type(kind, char, self.reals) for kind in self.signature]
+                typed = _typed(self.function, char)
+                code = translation.translate(numba(), typed, types, self.fastmath or False)
+                machine_code.write(folder, name, code)
+        return machine_code.load(code, kinds)
 
 
 def describe() -> str:
@@ -273,8 +301,8 @@ def describe() -> str:
         return "numpy's; pip install 'mnpar[fast]' compiles them, for networks on processors"
     from importlib import metadata  # which takes long
 
-    kept = kernels_folder()
-    ready = {path.name for path in kept.glob("*/*.done")}
+    kept = machine_code.folder_of_all()
+    ready = {path.name for path in kept.glob("*/*.code")}
     return (
         f"compiled by numba {metadata.version('numba')}; {len(ready)} are kept in {kept} "
         "(doctor --compile compiles all)"
@@ -340,14 +368,14 @@ def _typed(function: FunctionType, char: str) -> FunctionType:
 def _digest(function: FunctionType, char: str) -> bytes:
     """A fingerprint of what a function computes in a dtype: its code, and what that reads."""
     code: CodeType = function.__code__
-    parts = [sys.version.encode(), char.encode(), code.co_code, repr(code.co_consts).encode()]
+    parts = [char.encode(), code.co_code, repr(code.co_consts).encode()]
     for name in code.co_names:
         value = function.__globals__.get(name)
         parts.append(
             value.digest(char)
             if isinstance(value, Formula)
             else f"{name}={value!r}".encode()
-            if isinstance(value, int | float | tuple)
+            if isinstance(value, int | float | tuple | np.generic)
             else name.encode()
         )
     return hashlib.sha256(b"\0".join(parts)).digest()
@@ -363,6 +391,16 @@ def _kind(name: str, hint: Any) -> str:
     return kind
 
 
+def _passed(kind: str, char: str) -> str:
+    """How an argument is passed: as an array, or as a number of some dtype."""
+    numbers = {
+        "int": "int64",
+        "float": "float64",
+        **dict.fromkeys(("Real", "Reals"), _DTYPES[char]),
+    }
+    return numbers.get(kind, "array")
+
+
 def _numba_type(kind: str, char: str, reals: int) -> Any:
     types = numba().types
     real = {"f": types.float32, "d": types.float64}[char]
@@ -374,67 +412,3 @@ def _numba_type(kind: str, char: str, reals: int) -> Any:
     if kind == "Reals":
         return types.UniTuple(real, reals)
     return {"int": types.int64, "float": types.float64, "Real": real}[kind]
-
-
-def kernels_folder() -> Path:
-    """Return where compiled loops of all processors and versions are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mnpar", "kernels")
-
-
-@functools.cache
-def cache_folder() -> Path | None:
-    """Return where loops compiled here are kept: a folder of :func:`kernels_folder` for each kind
-    of processor and each version of numba and numpy; names in it tell versions of mnpar apart.
-    None, and a warning, where it cannot be written.
-    """
-    from llvmlite import binding as llvm
-
-    processor = hashlib.sha256(
-        f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}".encode()
-    ).hexdigest()[:8]
-    versions = f"numba{numba().__version__}-numpy{np.__version__}"
-    folder = kernels_folder() / f"{llvm.get_host_cpu_name()}-{processor}-{versions}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (probe := folder / f".{os.getpid()}-{threading.get_ident()}").touch()
-        probe.unlink()
-    except OSError as error:
-        warnings.warn(
-            f"mnpar: compiled kernels are not kept, each start compiles them anew: {error}",
-            stacklevel=2,
-        )
-        return None
-    return folder
-
-
-@functools.cache
-def _tell(folder: Path) -> None:
-    sys.stderr.write(f"mnpar: compiles kernels for this processor, once; kept in {folder}\n")
-
-
-@contextlib.contextmanager
-def _kept_in(folder: Path) -> Iterator[None]:
-    """Let numba keep what it compiles in a folder; the program's own functions are not touched."""
-    config = numba().config
-    before, config.CACHE_DIR = config.CACHE_DIR, str(folder)
-    try:
-        yield
-    finally:
-        config.CACHE_DIR = before
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Wait until no other process compiles; where files cannot be locked, do not wait."""
-    fcntl = system.fcntl
-    try:
-        file = (folder / ".lock").open("w")
-    except OSError:
-        fcntl = None
-    if fcntl is None:
-        yield
-        return
-    with file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield  # closing the file unlocks it

@@ -85,7 +85,6 @@ def _convolve(
     N, P, K = y.shape
     many = filters.shape[1]
     run = many // cells.size
-    flat = padded.reshape(padded.size)
     last = windows.size - 1
     for n in range(N):
         pad_sample(x, n, ph, pw, padded)
@@ -112,7 +111,7 @@ def _convolve(
                     for i in range(run):
                         v = load(filters, (first + i) * LANES)
                         w = load(filters, (second + i) * LANES)
-                        sums = _add_products(sums, flat, cells[r] + i, b, v, w)
+                        sums = _add_products(sums, padded, cells[r] + i, b, v, w)
                 q = _pick(outputs, six)
                 _store_column(y, n * P * K + c, K, q, sums[:6])
                 _store_column(y, n * P * K + d, K, q, sums[6:])
@@ -150,7 +149,6 @@ def _gradient(
     """
     N, P, K = y.shape
     registers, _, tiles = total.shape[:3]
-    flat = padded.reshape(padded.size)
     b = (0, 1, 2, 3, 4, 5)
     z = fill(y.dtype.type(0))
     for n in range(N):
@@ -168,7 +166,7 @@ def _gradient(
                         for p in range(start, end):
                             v = load(y, c + p * K)
                             w = load(y, d + p * K)
-                            sums = _add_products(sums, flat, windows[p] + at, b, v, w)
+                            sums = _add_products(sums, padded, windows[p] + at, b, v, w)
                         o = ((k * cells.size + r) * tiles + tile) * _TILE * LANES
                         _add_column(total, o, sums[:6])
                         if other > k:

@@ -154,6 +154,7 @@ def normalize_rows_gradient(
 @compiled
 def _normalize_groups(
     x: Cube,
+    groups: Matrix,
     gamma: Matrix,
     beta: Matrix,
     eps: float,
@@ -165,7 +166,7 @@ def _normalize_groups(
     R, K, B = x.shape
     G = gamma.shape[0]
     for r in range(R):
-        group = x[r].reshape(K * B)
+        group = groups[r]  # x[r] as a vector
         shift[r] = _run_sum(group, np.float64(0)) / (K * B)
         one, two = _run_squares(group, shift[r], np.float64(0))
         mean = one / (K * B)
@@ -250,7 +251,9 @@ def normalize_groups(
         return False
     rows = (N * G, K, B)
     flat = [z.reshape(-1) for z in statistics]
-    _normalize_groups(x.reshape(rows), gamma, beta, eps, y.reshape(rows), *flat)
+    _normalize_groups(
+        x.reshape(rows), x.reshape(rows[0], -1), gamma, beta, eps, y.reshape(rows), *flat
+    )
     return True
 
 

@@ -62,10 +62,11 @@ def _normalize(
     shift: Vector,
     rest: Doubles,
     var: Doubles,
+    room: Matrix,
 ) -> None:
     M, C = x.shape
-    one = np.empty(C, x.dtype)
-    two = np.empty(C, x.dtype)
+    one = room[0]
+    two = room[1]
     some = (M + 7) // 8
     shift[:] = 0.0
     rest[:] = 0.0
@@ -106,11 +107,12 @@ def _normalize_gradient(
     gx: Matrix,
     ggamma: Doubles,
     gbeta: Doubles,
+    room: Matrix,
 ) -> None:
     M, C = x.shape
-    one = np.empty(C, x.dtype)
-    two = np.empty(C, x.dtype)
-    scale = np.empty(C, x.dtype)
+    one = room[0]
+    two = room[1]
+    scale = room[2]
     ggamma[:] = 0.0
     gbeta[:] = 0.0
     for begin in range(0, M, RUN):
@@ -161,7 +163,7 @@ def normalize(
     out = as_rows(y)
     if rows is None or out is None or not gamma.flags.carray or not beta.flags.carray:
         return False
-    _normalize(rows, gamma, beta, eps, out, *statistics)
+    _normalize(rows, gamma, beta, eps, out, *statistics, np.empty((2, len(gamma)), x.dtype))
     return True
 
 
@@ -186,5 +188,6 @@ def gradient(
     if given is None:
         given = np.ascontiguousarray(gy.transpose(0, 2, 1)).reshape(rows.shape)
     ggamma, gbeta = np.empty(len(gamma)), np.empty(len(gamma))
-    _normalize_gradient(rows, gamma, given, eps, *statistics, out, ggamma, gbeta)
+    room = np.empty((3, len(gamma)), x.dtype)
+    _normalize_gradient(rows, gamma, given, eps, *statistics, out, ggamma, gbeta, room)
     return ggamma, gbeta

@@ -56,17 +56,32 @@ def _take(cells: Any, most: Any, left: Any, gcells: Any, step: Any, last: Any) -
         left[k] = 0.0 if here else g
 
 
+@formula
+def _copy(x: Any, y: Any) -> Any:
+    for i in range(y.size):
+        y[i] = x[i]
+
+
 @compiled
 def _spread(
-    x: Cube, y: Cube, gy: Cube, gx: Cube, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int
+    x: Cube,
+    y: Cube,
+    gy: Cube,
+    gx: Cube,
+    left: Vector,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    ph: int,
+    pw: int,
 ) -> None:
     N, H, W = x.shape
     OH, OW = y.shape[1:]
-    left = np.empty(OW, x.dtype)
     for n in range(N):
         gx[n, :, :] = 0.0
         for oh in range(OH):
-            left[:] = gy[n, oh]
+            _copy(gy[n, oh], left)
             for i in range(max(0, ph - oh * sh), min(kh, H + ph - oh * sh)):
                 row = x[n, oh * sh - ph + i]
                 grow = gx[n, oh * sh - ph + i]
@@ -116,6 +131,7 @@ def _spread_over_pixels(
     y: Array4,
     gy: Array4,
     gx: Array4,
+    left: Vector,
     kh: int,
     kw: int,
     sh: int,
@@ -123,14 +139,13 @@ def _spread_over_pixels(
     ph: int,
     pw: int,
 ) -> None:
-    H, W, C = x.shape[1:]
+    H, W = x.shape[1:3]
     N, OH, OW = y.shape[:3]
-    left = np.empty(C, x.dtype)
     for n in range(N):
         gx[n, :, :, :] = 0.0
         for p in range(OH * OW):
             oh, ow = p // OW, p % OW
-            left[:] = gy[n, oh, ow]
+            _copy(gy[n, oh, ow], left)
             top, start = oh * sh - ph, ow * sw - pw
             for h in range(max(0, top), min(H, top + kh)):
                 for w in range(max(0, start), min(W, start + kw)):
@@ -275,13 +290,19 @@ def spread_maximum(x: Array, y: Array, gy: Array, windows: Windows) -> Array | N
         if windows.is_disjoint and not any(windows.pad) and x.shape[1] >= LANES:
             _spread_over_tiles(*pixels, *windows.K, *windows.stride)
         else:
-            _spread_over_pixels(*pixels, *_numbers(windows))
+            left = np.empty(x.shape[1], x.dtype)
+            _spread_over_pixels(*pixels, left, *_numbers(windows))
         return gx
     if not suits(x, y, gy):
         return None
     gx = np.empty_like(x)
     image, out = (-1, *windows.size), (-1, *windows.out)
     _spread(
-        x.reshape(image), y.reshape(out), gy.reshape(out), gx.reshape(image), *_numbers(windows)
+        x.reshape(image),
+        y.reshape(out),
+        gy.reshape(out),
+        gx.reshape(image),
+        np.empty(windows.out[1], x.dtype),
+        *_numbers(windows),
     )
     return gx

@@ -3,7 +3,19 @@
 A result is right whatever their values. The benchmarks named are those of the repository's
 ``benchmarks/``: whoever changes a constant runs the one that its group names, before and after. How
 much of an array is worked on at a time is the backend's ``block_bytes``.
+
+``python -m mnpar doctor --tune`` measures those in ``CHOSEN_HERE`` on a machine (tune.py) and keeps
+what is faster in the user's cache folder, by kind of processor, from where it is read at the end of
+this file.
 """
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import warnings
+from pathlib import Path
 
 # Compiled loops (compiler.py): benchmark "functions" (normalizations, softmax, gelu; relu), with
 # MNPAR_KERNELS=numba and without. A call of a loop takes as long as some five of numpy's.
@@ -72,3 +84,57 @@ ATTENTION_LEAST_QUERIES = 32  # of any block, however many the keys
 
 # The LSTM's cell: benchmark "functions" (LSTM).
 LSTM_BLOCKED_BYTES = 2**15  # of the gates: fewer are computed at once
+
+CHOSEN_HERE = (
+    "COMPILED_LEAST",
+    "WINOGRAD_LOOP_BYTES",
+    "DIRECT_PIXELS",
+    "COLUMN_LOOP_BYTES",
+)
+
+
+def kept_file() -> Path:
+    """Return the file with the constants that were chosen for this kind of processor."""
+    named = platform.machine()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
+        named += next((line for line in file if line.startswith("model name")), "")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "mnpar", "tuning")
+    return folder / f"{hashlib.sha256(named.encode()).hexdigest()[:12]}.json"
+
+
+def keep(chosen: dict[str, int]) -> Path:
+    """Write the constants that were chosen here, beside those chosen before.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    file = kept_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f".{file.name}-{os.getpid()}")
+    part.write_text(json.dumps({**read(file), **chosen}, indent=1) + "\n", encoding="utf-8")
+    part.replace(file)
+    return file
+
+
+def read(file: Path) -> dict[str, int]:
+    """Return the constants in a file, none if there is no file; a damaged one costs a warning."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is not an object")
+        for name, value in found.items():
+            if name not in CHOSEN_HERE or type(value) is not int or not 0 < value < 2**40:
+                raise ValueError(f"{name} = {value!r}")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        warnings.warn(
+            f"mnpar: the constants in {file} are left alone: {error}. Remove it, or run "
+            "python -m mnpar doctor --tune",
+            stacklevel=2,
+        )
+        return {}
+    return found
+
+
+globals().update(read(kept_file()))

@@ -75,8 +75,7 @@ class Update:
         arrays = args[: self.arrays]
         numbers = args[self.arrays :]
         if suits(*arrays):
-            real = arrays[0].dtype.type
-            self.loop(*[x.reshape(-1) for x in arrays], tuple([real(n) for n in numbers]))
+            self.loop(*[x.reshape(-1) for x in arrays], *numbers)
             return
         xp = backend.get_array_module(arrays[0])
         for parts in blocks(*arrays):

@@ -114,12 +114,11 @@ def _channel(k: Any, channels: Any) -> Any:
 
 @compiled
 def _transform_inputs(
-    x: Array4, ph: int, pw: int, OH: int, OW: int, first: int, tiles: int, seen: Matrix
+    x: Array4, ph: int, pw: int, OH: int, OW: int, first: int, tiles: int, seen: Matrix, d: Vector
 ) -> None:
     """seen[place, tile, c] ← B x Bᵀ of ``tiles`` tiles from the ``first`` on."""
     H, W, C = x.shape[1:]
     rows, columns, step = (OH + 3) // 4, (OW + 3) // 4, seen.shape[1]
-    d = np.empty(_PLACES * LANES, x.dtype)
     for r in range(tiles):
         t = first + r
         j = 4 * (t % columns) - pw
@@ -147,11 +146,12 @@ def _transform_inputs(
 
 
 @compiled
-def _transform_outputs(products: Matrix, first: int, tiles: int, bias: Vector, y: Array4) -> None:
+def _transform_outputs(
+    products: Matrix, first: int, tiles: int, bias: Vector, y: Array4, d: Vector
+) -> None:
     """y ← A m Aᵀ + bias of products[place, tile, k], of ``tiles`` tiles from the ``first`` on."""
     OH, OW, K = y.shape[1:]
     rows, columns, step = (OH + 3) // 4, (OW + 3) // 4, products.shape[1]
-    d = np.empty(24 * LANES, y.dtype)
     for r in range(tiles):
         t = first + r
         j = 4 * (t % columns)
@@ -176,11 +176,10 @@ def _transform_outputs(products: Matrix, first: int, tiles: int, bias: Vector, y
 
 
 @compiled
-def _transpose_outputs(y: Array4, first: int, tiles: int, given: Matrix) -> None:
+def _transpose_outputs(y: Array4, first: int, tiles: int, given: Matrix, d: Vector) -> None:
     """given[place, tile, k] ← Aᵀ y A: the transpose of :func:`_transform_outputs`."""
     OH, OW, K = y.shape[1:]
     rows, columns, step = (OH + 3) // 4, (OW + 3) // 4, given.shape[1]
-    d = np.empty(24 * LANES, y.dtype)
     for r in range(tiles):
         t = first + r
         j = 4 * (t % columns)
@@ -257,11 +256,12 @@ def convolve(x: Array, filters: Array, bias: Array, windows: Windows, y: Array) 
     parts = _parts(windows, len(x), C + K, x.dtype, filters.nbytes)
     many = parts[0].stop if parts else 0
     seen, products = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
+    room = np.empty(_PLACES * LANES, x.dtype)  # for a tile of a register
     for part in advance_between(parts):
         first, tiles = part.start, part.stop - part.start
-        _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all)
+        _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all, room)
         np.matmul(seen.matrices(tiles), filters, out=products.matrices(tiles))
-        _transform_outputs(products.all, first, tiles, bias, y)
+        _transform_outputs(products.all, first, tiles, bias, y, room)
 
 
 def gradient(x: Array, y: Array, windows: Windows) -> Array:
@@ -272,10 +272,11 @@ def gradient(x: Array, y: Array, windows: Windows) -> Array:
     parts = _parts(windows, len(x), C + K, x.dtype, 2 * total.nbytes)
     many = parts[0].stop if parts else 0
     seen, given = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
+    room = np.empty(_PLACES * LANES, x.dtype)  # for a tile of a register
     for part in advance_between(parts):
         first, tiles = part.start, part.stop - part.start
-        _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all)
-        _transpose_outputs(y, first, tiles, given.all)
+        _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all, room)
+        _transpose_outputs(y, first, tiles, given.all, room)
         met = seen.matrices(tiles).swapaxes(1, 2)
         total += np.matmul(met, given.matrices(tiles), out=product)
     G = winograd.matrices(3, 2, x.dtype)[2]

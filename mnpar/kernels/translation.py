@@ -1,0 +1,167 @@
+"""From a loop in Python to machine code, by numba.
+
+The function that is kept takes numpy's arrays as pointers to their objects, and numbers. It checks
+that each array is one, of the dtype and the number of axes that the loop wants, contiguous, aligned
+and writable, and passes the loop what it reads there. So it needs nothing from Python or numba when
+it runs; loops and formulas allocate no memory and raise no errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import FunctionType
+from typing import Any
+
+SYMBOL = "loop"
+OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "_nrt": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+}
+"""numba's options for all loops and formulas: numbers as numpy computes them, no memory, and no
+functions that Python could call.
+"""
+
+# Places in numpy's objects, in bytes behind what all objects of Python begin with (numpy's C API,
+# PyArrayObject_fields and PyArray_Descr of numpy 2).
+_DATA, _AXES, _SHAPE, _STRIDES, _DTYPE, _FLAGS = 0, 8, 16, 24, 40, 48
+_KIND, _ORDER, _SIZE = 8, 10, 24
+_HEAD = object.__basicsize__
+_CARRAY = 0x501  # contiguous, aligned, writable
+_KINDS = {"float32": "f", "float64": "f", "int64": "i"}
+
+
+def translate(numba: Any, loop: FunctionType, kinds: Sequence[Any], fastmath: Any) -> bytes:
+    """Return object code with the function ``SYMBOL``: from the class ``ndarray`` and the loop's
+    arguments to a status, which is not 0 if an array is not what the loop takes.
+
+    Args:
+        numba: the module.
+        loop: what is compiled; its formulas are numba's functions already.
+        kinds: numba's types of its arguments; a tuple's numbers are arguments of their own.
+        fastmath: what numba may do to sums and products.
+
+    Raises:
+        TypeError: the loop allocates memory or calls Python.
+    """
+    core = numba.core
+    target = core.registry.cpu_target
+    flags = core.compiler.Flags()
+    options = {**OPTIONS, "nopython": True, "fastmath": fastmath}
+    core.cpu.CPUTargetOptions.parse_as_flags(flags, options)
+    flags.no_compile = True
+    with core.compiler_lock.global_compiler_lock:
+        compiled = core.compiler.compile_extra(
+            target.typing_context,
+            target.target_context,
+            loop,
+            tuple(kinds),
+            numba.types.none,
+            flags,
+            {},
+        )
+        library = compiled.library
+        module = library.create_ir_module(SYMBOL)
+        _write_entry(numba, module, compiled, kinds)
+        library.add_ir_module(module)
+        library.finalize()
+        needed = [f.name for f in library._final_module.functions if f.is_declaration]
+        code: bytes = compiled.target_context.codegen()._tm.emit_object(library._final_module)
+    if any([name.startswith(("numba_", "NRT_", "Py", "_Py")) for name in needed]):
+        raise TypeError(f"{loop.__name__} allocates memory or calls Python: {needed}")
+    return code
+
+
+def _write_entry(numba: Any, module: Any, compiled: Any, kinds: Sequence[Any]) -> None:
+    """Write the function that checks and reads the arrays and calls the loop."""
+    from llvmlite import ir
+
+    types, context = numba.types, compiled.target_context
+    pointer = ir.IntType(8).as_pointer()
+    given: list[Any] = []
+    for kind in kinds:
+        if isinstance(kind, types.UniTuple):
+            given += [context.get_value_type(kind.dtype)] * kind.count
+        else:
+            array = isinstance(kind, types.Array)
+            given.append(pointer if array else context.get_value_type(kind))
+    entry = ir.Function(module, ir.FunctionType(ir.IntType(32), [pointer, *given]), SYMBOL)
+    builder = ir.IRBuilder(entry.append_basic_block())
+    ndarray, *rest = entry.args
+    left = iter(rest)
+    values = []
+    fits: Any = ir.Constant(ir.IntType(1), 1)
+    for kind in kinds:
+        if isinstance(kind, types.Array):
+            array = next(left)
+            for test in _tests(builder, array, ndarray, kind):
+                fits = builder.and_(fits, test)
+            values.append((kind, array))
+        elif isinstance(kind, types.UniTuple):
+            numbers = [next(left) for _ in range(kind.count)]
+            values.append((kind, context.make_tuple(builder, kind, numbers)))
+        else:
+            values.append((kind, next(left)))
+    with builder.if_then(builder.not_(fits)):
+        builder.ret(ir.Constant(ir.IntType(32), 1))
+    passed = [
+        _read(numba, context, builder, value, kind) if isinstance(kind, types.Array) else value
+        for kind, value in values
+    ]
+    function = context.declare_function(module, compiled.fndesc)
+    status, _ = context.call_conv.call_function(builder, function, types.none, kinds, passed)
+    builder.ret(status.code)
+
+
+def _field(builder: Any, place: Any, offset: int, kind: Any) -> Any:
+    from llvmlite import ir
+
+    there = builder.gep(place, [ir.Constant(ir.IntType(64), offset)])
+    return builder.load(builder.bitcast(there, kind.as_pointer()))
+
+
+def _tests(builder: Any, array: Any, ndarray: Any, kind: Any) -> Iterator[Any]:
+    """Yield what must be true of an array's object."""
+    from llvmlite import ir
+
+    letter, small, number = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+
+    def equals(found: Any, value: int) -> Any:
+        return builder.icmp_unsigned("==", found, ir.Constant(found.type, value))
+
+    of_array = _field(builder, array, _HEAD - 8, letter.as_pointer())
+    yield builder.icmp_unsigned("==", of_array, ndarray)
+    yield equals(_field(builder, array, _HEAD + _AXES, small), kind.ndim)
+    flags = _field(builder, array, _HEAD + _FLAGS, small)
+    yield equals(builder.and_(flags, ir.Constant(small, _CARRAY)), _CARRAY)
+    dtype = _field(builder, array, _HEAD + _DTYPE, letter.as_pointer())
+    yield equals(_field(builder, dtype, _HEAD + _KIND, letter), ord(_KINDS[str(kind.dtype)]))
+    yield equals(_field(builder, dtype, _HEAD + _ORDER, letter), ord("="))
+    size = kind.dtype.bitwidth // 8
+    yield equals(_field(builder, dtype, _HEAD + _SIZE, number), size)
+
+
+def _read(numba: Any, context: Any, builder: Any, array: Any, kind: Any) -> Any:
+    """numba's array, of what an array's object says."""
+    from llvmlite import ir
+
+    number = ir.IntType(64)
+
+    def numbers(offset: int) -> list[Any]:
+        first = _field(builder, array, _HEAD + offset, number.as_pointer())
+        places = [ir.Constant(number, k) for k in range(kind.ndim)]
+        return [builder.load(builder.gep(first, [k])) for k in places]
+
+    element = context.get_data_type(kind.dtype)
+    made = context.make_array(kind)(context, builder)
+    numba.np.arrayobj.populate_array(
+        made,
+        data=_field(builder, array, _HEAD + _DATA, element.as_pointer()),
+        shape=numbers(_SHAPE),
+        strides=numbers(_STRIDES),
+        itemsize=ir.Constant(number, kind.dtype.bitwidth // 8),
+        meminfo=None,
+    )
+    return made._getvalue()
