@@ -242,7 +242,8 @@ class Loop:
             TypeError: an array is not what the loop's annotations say.
         """
         char = args[0].dtype.char
-        if (self._ready.get(char) or self.at(char))(*args):
+        run = self._ready.get(char) or (self.at(char) if char in _DTYPES else None)
+        if run is None or run(*args):
             arrays = [f"{x.dtype} {x.shape}" for x in args if isinstance(x, np.ndarray)]
             raise TypeError(
                 f"{self.name} takes contiguous arrays of one dtype as {self.signature}, "

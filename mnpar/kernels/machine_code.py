@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.kernels.translation import SYMBOL
+from mnpar.kernels.translation import SYMBOL, VERSION
 from mnpar.runtime import system
 
 _CHECKSUM = hashlib.sha256().digest_size
@@ -108,7 +108,7 @@ def folder_here() -> Path | None:
     from llvmlite import binding as llvm
 
     processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    versions = f"{_numba_version()} {np.__version__} {sys.version}"
+    versions = f"{VERSION} {_numba_version()} {np.__version__} {sys.version}"
     key = hashlib.sha256(f"{processor} {versions}".encode()).hexdigest()[:12]
     folder = folder_of_all() / f"{llvm.get_host_cpu_name()}-{key}"
     try:

@@ -33,8 +33,8 @@ MOMENTS_BLOCK = 200_000
 MOMENTS_CHANNELS = 8
 MOMENTS_FEW = 8  # numbers of a channel: fewer are shifted without a look at their mean
 # numbers of a channel that lie together, of compiled loops: fewer are left to numpy (one alone is a
-# column, for which there are other loops); chosen, and not measured yet
-CHANNEL_RUN = 8
+# column, for which there are other loops). With 2 loops take 0.3 to 1.0 of numpy's time already.
+CHANNEL_RUN = 2
 LAYER_BLOCK = 2**16  # elements of a block of rows
 
 # Windows as columns of a matrix: benchmark "steps".
@@ -53,7 +53,8 @@ WINOGRAD_PAYS_GRADIENT = 0.58  # the same, for the gradient of filters
 WINOGRAD_FEW_TILES = 4  # along the last axis, at most, and
 WINOGRAD_MANY_SAMPLES = 8  # samples, at least, so that samples come last in memory
 
-# Convolutions of images whose channels come last, by compiled loops: benchmark "steps".
+# Convolutions of images whose channels come last, by compiled loops: benchmark "steps", and
+# ``doctor --tune`` for the bytes and pixels.
 COLUMN_LOOP_BYTES = 2**19  # of a block, and what is made of it: half a second cache
 WINOGRAD_LOOP_BYTES = 2**20  # of a part of the tiles and what is made of them
 WINOGRAD_LOOP_TOUCH = 10  # transforming a number takes as long as so many products
@@ -125,7 +126,7 @@ def read(file: Path) -> dict[str, int]:
         for name, value in found.items():
             if name not in CHOSEN_HERE or type(value) is not int or not 0 < value < 2**40:
                 raise ValueError(f"{name} = {value!r}")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError) as error:
         warnings.warn(
