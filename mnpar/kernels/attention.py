@@ -23,7 +23,7 @@ from mnpar.backend import Array
 from mnpar.kernels import tuning
 from mnpar.kernels.blas import batched_matmul, matrix_transpose
 from mnpar.kernels.columns import Buffers
-from mnpar.kernels.compiler import Cube, Matrix, compiled, suits
+from mnpar.kernels.compiler import Cube, Matrix, Vector, compiled, suits
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.moments import RUN
 from mnpar.kernels.scalar import exp
@@ -33,9 +33,8 @@ ENOUGH = 1e13
 
 
 @compiled
-def _exponentials(p: Cube, sums: Matrix) -> None:
+def _exponentials(p: Cube, sums: Matrix, some: Vector) -> None:
     A, S, T = p.shape
-    some = np.empty(T, p.dtype)
     sums[:, :] = 0.0
     for a in range(A):
         for start in range(0, S, RUN):
@@ -59,7 +58,8 @@ def exponentials(p: Array) -> Array:
     """
     if suits(p):
         sums = np.empty((*p.shape[:-2], p.shape[-1]), p.dtype)
-        _exponentials(p.reshape(-1, *p.shape[-2:]), sums.reshape(-1, p.shape[-1]))
+        some = np.empty(p.shape[-1], p.dtype)
+        _exponentials(p.reshape(-1, *p.shape[-2:]), sums.reshape(-1, p.shape[-1]), some)
         return sums
     xp = backend.get_array_module(p)
     found: Array = xp.ones(p.shape[-2], p.dtype) @ xp.exp(p, out=p)

@@ -151,7 +151,7 @@ _WINOGRAD = ((16, 32, 32, 32), (16, 64, 64, 16), (32, 128, 128, 8))
 _DIRECT = ((16, 20, 48, 14),)
 # constant, the values that are tried beside its present one, the work
 _WORKS: list[tuple[str, list[int], Callable[[], Callable[[], None]]]] = [
-    ("COMPILED_LEAST", _powers(9, 15), _small_arrays),
+    ("COMPILED_LEAST", _powers(6, 13), _small_arrays),
     ("WINOGRAD_LOOP_BYTES", _powers(18, 23), lambda: _convolutions(3, _WINOGRAD)),
     ("DIRECT_PIXELS", _powers(7, 12), lambda: _convolutions(5, _DIRECT)),
     ("COLUMN_LOOP_BYTES", _powers(17, 22), _transposed),
