@@ -71,25 +71,11 @@ def least() -> int:
     return tuning.COMPILED_LEAST if always is None else always
 
 
-@functools.cache
 def numba() -> Any:
-    """Return numba, imported at the first call; None where it is missing or does not work.
+    """Return numba, which is imported at the first call."""
+    import numba
 
-    Raises:
-        ImportError: so it is, but ``MNPAR_KERNELS=numba`` wants it.
-    """
-    try:
-        import numba
-
-        return numba
-    except ImportError as error:
-        if mode() == "numba":
-            raise ImportError(
-                f"MNPAR_KERNELS=numba needs numba ({error}): pip install 'mnpar[fast]'"
-            ) from None
-        if is_installed():
-            warnings.warn(f"mnpar: numba is left alone: {error}", stacklevel=2)
-        return None
+    return numba
 
 
 def is_installed() -> bool:
@@ -99,19 +85,28 @@ def is_installed() -> bool:
 
 @functools.cache
 def is_usable() -> bool:
-    """Return whether loops can be compiled here, or have been: numba is imported only where it has
-    not worked before.
+    """Return whether loops can be compiled here, or have been: numba is imported, and tried with
+    the smallest loop, only where no loop is kept. A warning says why they cannot be compiled.
 
     Raises:
         ImportError: they cannot, but ``MNPAR_KERNELS=numba`` wants it.
     """
     if not is_installed():
-        return numba() is not None
+        if mode() == "numba":
+            raise ImportError("MNPAR_KERNELS=numba needs numba: pip install 'mnpar[fast]'")
+        return False
     try:
-        folder = machine_code.folder_here()
-    except ImportError:  # llvmlite does not work, and so numba does not
-        return numba() is not None
-    return machine_code.is_proven(folder) or numba() is not None
+        if not machine_code.reads_arrays():
+            raise ImportError("numpy's arrays lie in memory in another way")
+        if not machine_code.is_proven(machine_code.folder_here()):
+            _TRIAL.at("d")
+    except Exception as error:  # compilers raise errors of all kinds
+        what = f"numpy {np.__version__}, Python {sys.version.split()[0]}: {error!r}"
+        if mode() == "numba":
+            raise ImportError(f"MNPAR_KERNELS=numba: loops cannot be compiled; {what}") from error
+        warnings.warn(f"mnpar: kernels are numpy's, numba is left alone; {what}", stacklevel=2)
+        return False
+    return True
 
 
 def has_loops(x: Array, *others: Array) -> bool:
@@ -278,15 +273,17 @@ class Loop:
             except RuntimeError:  # it calls what numba brings along
                 numba()
                 return machine_code.load(code, kinds)
+        keeps = machine_code.can_keep(folder)
         with machine_code.locked(folder):
             code = machine_code.read(folder, name)
             if code is None:
-                if folder is not None:
+                if keeps:
                     machine_code.tell(folder)
                 types = [_numba_type(kind, char, self.reals) for kind in self.signature]
                 typed = _typed(self.function, char)
                 code = translation.translate(numba(), typed, types, self.fastmath or False)
-                machine_code.write(folder, name, code)
+                if keeps:
+                    machine_code.write(folder, name, code)
         return machine_code.load(code, kinds)
 
 
@@ -328,14 +325,21 @@ def compiled(function: Callable[..., None]) -> Loop:
     return Loop(function)  # type: ignore[arg-type]
 
 
+def _set_zero(x: Vector) -> None:
+    x[0] = 0.0
+
+
+_TRIAL = Loop(_set_zero)  # type: ignore[arg-type]
+
+
 def compile_all() -> tuple[int, float]:
     """Compile all loops of this package, for both dtypes; how many these are, and how many
     seconds it took.
 
     Raises:
-        ImportError: numba is missing.
+        ImportError: numba is missing, or does not work.
     """
-    if numba() is None:
+    if not is_usable():
         raise ImportError("kernels are compiled by numba: pip install 'mnpar[fast]'")
     begin = time.perf_counter()
     for module in pkgutil.iter_modules([os.path.dirname(__file__)]):

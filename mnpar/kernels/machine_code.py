@@ -16,6 +16,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import pkgutil
 import sys
 import threading
 import warnings
@@ -25,7 +26,19 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.kernels.translation import SYMBOL, VERSION
+from mnpar.kernels.translation import (
+    AXES,
+    DATA,
+    DTYPE,
+    FLAGS,
+    HEAD,
+    KIND,
+    ORDER,
+    SHAPE,
+    SIZE,
+    STRIDES,
+    SYMBOL,
+)
 from mnpar.runtime import system
 
 _CHECKSUM = hashlib.sha256().digest_size
@@ -69,29 +82,86 @@ def _linker() -> Any:
     return llvm.create_lljit_compiler(suppress_errors=True)
 
 
+def reads_arrays() -> bool:
+    """Return whether numpy's objects lie in memory here as translation.py says. Other versions of
+    numpy and Python may change that: then no code is made or loaded.
+    """
+    x = np.empty((2, 3), np.float32)
+    head, dtype = id(x) + HEAD, id(x.dtype) + HEAD
+
+    def pointer(place: int) -> int | None:
+        return ctypes.c_void_p.from_address(place).value
+
+    def numbers(place: int | None) -> tuple[int, ...]:
+        return tuple((ctypes.c_int64 * x.ndim).from_address(place or 0))
+
+    def letter(place: int) -> str:
+        return ctypes.c_char.from_address(place).value.decode("latin-1")
+
+    return (
+        ctypes.sizeof(ctypes.c_void_p) == 8
+        and pointer(head - 8) == id(np.ndarray)
+        and pointer(head + DATA) == x.__array_interface__["data"][0]
+        and pointer(head + DTYPE) == id(x.dtype)
+        and ctypes.c_int32.from_address(head + AXES).value == x.ndim
+        and ctypes.c_int32.from_address(head + FLAGS).value == x.flags.num
+        and numbers(pointer(head + SHAPE)) == x.shape
+        and numbers(pointer(head + STRIDES)) == x.strides
+        and letter(dtype + KIND) == x.dtype.kind
+        and letter(dtype + ORDER) == x.dtype.byteorder
+        and ctypes.c_int64.from_address(dtype + SIZE).value == x.dtype.itemsize
+    )
+
+
 # ---- files ----
 
 
-def read(folder: Path | None, name: str) -> bytes | None:
-    """Return the code of a loop; None where it is not kept, or damaged."""
-    if folder is None:
-        return None
+def read(folder: Path, name: str) -> bytes | None:
+    """Return the code of a loop; None where it is not kept, damaged, or another user's."""
     try:
-        kept = (folder / f"{name}.code").read_bytes()
+        with (folder / f"{name}.code").open("rb") as file:
+            owner = os.fstat(file.fileno()).st_uid
+            kept = file.read()
     except OSError:
+        return None
+    if owner and owner != os.geteuid():  # neither root's nor this user's
+        _warn_once(f"the files in {folder} are another user's ({owner}) and are not loaded")
         return None
     code = kept[_CHECKSUM:]
     return code if hashlib.sha256(code).digest() == kept[:_CHECKSUM] else None
 
 
-def write(folder: Path | None, name: str, code: bytes) -> None:
-    """Keep the code of a loop, if that is possible."""
-    if folder is None:
-        return
-    with contextlib.suppress(OSError):
-        part = folder / f".{name}-{os.getpid()}"
+def write(folder: Path, name: str, code: bytes) -> None:
+    """Keep the code of a loop; where that is not possible, warn."""
+    part = folder / f".{name}-{system.machine()}-{os.getpid()}"
+    try:
         part.write_bytes(hashlib.sha256(code).digest() + code)
         part.replace(folder / f"{name}.code")
+    except OSError as error:
+        _warn_once(f"{_NOT_KEPT} {error.strerror} ({folder})")
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+@functools.cache
+def can_keep(folder: Path) -> bool:
+    """Return whether code can be kept in a folder, which is made; warn if not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (probe := folder / f".{system.machine()}-{os.getpid()}-{threading.get_ident()}").touch()
+        probe.unlink()
+    except OSError as error:
+        _warn_once(f"{_NOT_KEPT} {error.strerror} ({folder})")
+        return False
+    return True
+
+
+_NOT_KEPT = "compiled kernels are not kept, each start compiles them anew:"
+
+
+@functools.cache
+def _warn_once(what: str) -> None:
+    warnings.warn(f"mnpar: {what}", stacklevel=4)
 
 
 def folder_of_all() -> Path:
@@ -100,33 +170,30 @@ def folder_of_all() -> Path:
 
 
 @functools.cache
-def folder_here() -> Path | None:
-    """Return where code that was compiled here is kept: a folder for each kind of processor and
-    each version of numba; names in it tell versions of mnpar apart. None, and a warning, where it
-    cannot be written.
+def folder_here() -> Path:
+    """Return where code that was compiled here is kept, whether or not the folder is there: one for
+    each kind of processor, each version of Python, numpy and numba, and each of the files here that
+    make the code. Names in it tell versions of loops apart.
     """
     from llvmlite import binding as llvm
 
-    processor = f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
-    versions = f"{VERSION} {_numba_version()} {np.__version__} {sys.version}"
-    key = hashlib.sha256(f"{processor} {versions}".encode()).hexdigest()[:12]
-    folder = folder_of_all() / f"{llvm.get_host_cpu_name()}-{key}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (probe := folder / f".{os.getpid()}-{threading.get_ident()}").touch()
-        probe.unlink()
-    except OSError as error:
-        warnings.warn(
-            f"mnpar: compiled kernels are not kept, each start compiles them anew: {error}",
-            stacklevel=2,
-        )
-        return None
-    return folder
+    name = llvm.get_host_cpu_name()
+    parts = [
+        *(name, llvm.get_host_cpu_features().flatten()),
+        *(os.environ.get(f"NUMBA_CPU_{what}", "") for what in ("NAME", "FEATURES")),
+        *(_numba_version(), np.__version__, sys.version),
+        *(repr(pkgutil.get_data(__package__, file)) for file in _MAKERS),
+    ]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    return folder_of_all() / f"{name}-{key}"
 
 
-def is_proven(folder: Path | None) -> bool:
+_MAKERS = ("compiler.py", "lanes.py", "translation.py")
+
+
+def is_proven(folder: Path) -> bool:
     """Return whether the versions of the folder have compiled code, so that they work together."""
-    return folder is not None and next(folder.glob("*.code"), None) is not None
+    return next(folder.glob("*.code"), None) is not None
 
 
 def _numba_version() -> str:
@@ -146,11 +213,11 @@ def tell(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path | None) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Wait until no other process compiles; where files cannot be locked, do not wait."""
     fcntl = system.fcntl
     try:
-        if fcntl is None or folder is None:
+        if fcntl is None:
             raise OSError
         file = (folder / ".lock").open("w")
     except OSError:

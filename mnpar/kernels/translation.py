@@ -13,8 +13,6 @@ from types import FunctionType
 from typing import Any
 
 SYMBOL = "loop"
-VERSION = 2
-"""Of what this file makes of a loop: a change here raises it, so that nothing older is found."""
 OPTIONS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
@@ -28,9 +26,9 @@ functions that Python could call.
 
 # Places in numpy's objects, in bytes behind what all objects of Python begin with (numpy's C API,
 # PyArrayObject_fields and PyArray_Descr of numpy 2).
-_DATA, _AXES, _SHAPE, _STRIDES, _DTYPE, _FLAGS = 0, 8, 16, 24, 40, 48
-_KIND, _ORDER, _SIZE = 8, 10, 24
-_HEAD = object.__basicsize__
+DATA, AXES, SHAPE, STRIDES, DTYPE, FLAGS = 0, 8, 16, 24, 40, 48
+KIND, ORDER, SIZE = 8, 10, 24
+HEAD = object.__basicsize__
 _CARRAY = 0x501  # contiguous, aligned, writable
 _KINDS = {"float32": "f", "float64": "f", "int64": "i"}
 
@@ -132,16 +130,16 @@ def _tests(builder: Any, array: Any, ndarray: Any, kind: Any) -> Iterator[Any]:
     def equals(found: Any, value: int) -> Any:
         return builder.icmp_unsigned("==", found, ir.Constant(found.type, value))
 
-    of_array = _field(builder, array, _HEAD - 8, letter.as_pointer())
+    of_array = _field(builder, array, HEAD - 8, letter.as_pointer())
     yield builder.icmp_unsigned("==", of_array, ndarray)
-    yield equals(_field(builder, array, _HEAD + _AXES, small), kind.ndim)
-    flags = _field(builder, array, _HEAD + _FLAGS, small)
+    yield equals(_field(builder, array, HEAD + AXES, small), kind.ndim)
+    flags = _field(builder, array, HEAD + FLAGS, small)
     yield equals(builder.and_(flags, ir.Constant(small, _CARRAY)), _CARRAY)
-    dtype = _field(builder, array, _HEAD + _DTYPE, letter.as_pointer())
-    yield equals(_field(builder, dtype, _HEAD + _KIND, letter), ord(_KINDS[str(kind.dtype)]))
-    yield equals(_field(builder, dtype, _HEAD + _ORDER, letter), ord("="))
+    dtype = _field(builder, array, HEAD + DTYPE, letter.as_pointer())
+    yield equals(_field(builder, dtype, HEAD + KIND, letter), ord(_KINDS[str(kind.dtype)]))
+    yield equals(_field(builder, dtype, HEAD + ORDER, letter), ord("="))
     size = kind.dtype.bitwidth // 8
-    yield equals(_field(builder, dtype, _HEAD + _SIZE, number), size)
+    yield equals(_field(builder, dtype, HEAD + SIZE, number), size)
 
 
 def _read(numba: Any, context: Any, builder: Any, array: Any, kind: Any) -> Any:
@@ -151,7 +149,7 @@ def _read(numba: Any, context: Any, builder: Any, array: Any, kind: Any) -> Any:
     number = ir.IntType(64)
 
     def numbers(offset: int) -> list[Any]:
-        first = _field(builder, array, _HEAD + offset, number.as_pointer())
+        first = _field(builder, array, HEAD + offset, number.as_pointer())
         places = [ir.Constant(number, k) for k in range(kind.ndim)]
         return [builder.load(builder.gep(first, [k])) for k in places]
 
@@ -159,9 +157,9 @@ def _read(numba: Any, context: Any, builder: Any, array: Any, kind: Any) -> Any:
     made = context.make_array(kind)(context, builder)
     numba.np.arrayobj.populate_array(
         made,
-        data=_field(builder, array, _HEAD + _DATA, element.as_pointer()),
-        shape=numbers(_SHAPE),
-        strides=numbers(_STRIDES),
+        data=_field(builder, array, HEAD + DATA, element.as_pointer()),
+        shape=numbers(SHAPE),
+        strides=numbers(STRIDES),
         itemsize=ir.Constant(number, kind.dtype.bitwidth // 8),
         meminfo=None,
     )

@@ -2,6 +2,7 @@
 not take; and where and when they are compiled.
 """
 
+import os
 import subprocess
 import sys
 
@@ -9,7 +10,17 @@ import numpy as np
 import pytest
 
 import mnpar.functions as F
-from mnpar.kernels import activation, arithmetic, compiler, erf, logistic, rows, softmax, tuning
+from mnpar.kernels import (
+    activation,
+    arithmetic,
+    compiler,
+    erf,
+    logistic,
+    machine_code,
+    rows,
+    softmax,
+    tuning,
+)
 from mnpar.kernels.compiler import Doubles, Integers, Matrix, Real, Vector, compiled
 from mnpar.variable import Variable, grad
 
@@ -403,7 +414,7 @@ def test_loops_are_kept_where_the_user_keeps_such_things_and_found_again(tmp_pat
 @needs_numba
 def test_a_damaged_file_is_compiled_anew(tmp_path):
     run(RELU, tmp_path)
-    (file,) = tmp_path.glob("mnpar/kernels/*/*.code")
+    (file,) = tmp_path.glob("mnpar/kernels/*/*relu*.code")
     whole = file.read_bytes()
     for spoilt in (whole[:-1], whole[:50] + bytes([whole[50] ^ 1]) + whole[51:]):
         file.write_bytes(spoilt)
@@ -463,6 +474,127 @@ def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path):
     found = run(RELU, tmp_path)
     assert found.stdout == "5000.5 True\n", found.stderr
     assert found.stderr.count("compiled kernels are not kept") == 1
+
+
+FORBIDDEN = """
+import pathlib
+def touch(path, *args, **options):
+    raise PermissionError(13, "Permission denied", str(path))
+pathlib.Path.touch = touch
+"""
+
+
+@needs_numba
+def test_what_is_kept_in_a_folder_that_cannot_be_written_is_loaded(tmp_path):
+    run(RELU, tmp_path)
+    again = run(FORBIDDEN + RELU, tmp_path)
+    assert (again.stdout, again.stderr) == ("5000.5 False\n", "")
+    other = run(FORBIDDEN + RELU.replace("relu", "gelu"), tmp_path)
+    assert other.stdout.endswith(" True\n"), other.stderr
+    assert other.stderr.count("compiled kernels are not kept") == 1
+
+
+@needs_numba
+def test_a_disk_that_is_full_costs_one_line(tmp_path):
+    full = """
+import pathlib
+def write_bytes(path, data):
+    path.touch()
+    raise OSError(28, "No space left on device", str(path))
+pathlib.Path.write_bytes = write_bytes
+"""
+    found = run(full + RELU, tmp_path)
+    assert found.stdout == "5000.5 True\n", found.stderr
+    assert found.stderr.count("compiled kernels are not kept") == 1
+    assert {path.name for path in tmp_path.glob("mnpar/kernels/*/*")} == {".lock"}
+
+
+@needs_numba
+def test_files_of_another_user_are_not_loaded(tmp_path, monkeypatch):
+    machine_code.write(tmp_path, "loop", b"code")
+    assert machine_code.read(tmp_path, "loop") == b"code"
+    owner = (tmp_path / "loop.code").stat().st_uid
+    stat = os.stat_result((0o600, 0, 0, 0, owner + 1, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(os, "fstat", lambda file: stat)
+    with pytest.warns(UserWarning, match=f"another user's .{owner + 1}. and are not loaded"):
+        assert machine_code.read(tmp_path, "loop") is None
+
+
+@needs_numba
+def test_code_of_other_versions_and_processors_is_not_found(monkeypatch):
+    from llvmlite import binding
+
+    def folder():
+        machine_code.folder_here.cache_clear()
+        return machine_code.folder_here()
+
+    folders = [folder()]
+    with monkeypatch.context() as patch:
+        for owner, name, value in (
+            (np, "__version__", "2.99"),
+            (sys, "version", "3.99"),
+            (machine_code, "_numba_version", lambda: "0.99"),
+            (binding, "get_host_cpu_name", lambda: "z80"),
+            (machine_code.pkgutil, "get_data", lambda package, file: b"another source"),
+        ):
+            patch.setattr(owner, name, value)
+            folders.append(folder())
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    folders.append(folder())
+    monkeypatch.delenv("NUMBA_CPU_NAME")
+    assert len({*folders}) == 7
+    assert folder() == folders[0]
+
+
+@needs_numba
+@pytest.mark.parametrize("name", ["DATA", "AXES", "SHAPE", "STRIDES", "DTYPE", "FLAGS", "HEAD"])
+def test_arrays_that_lie_otherwise_in_memory_are_noticed(name, monkeypatch):
+    assert machine_code.reads_arrays()
+    places = {"DATA": 8, "AXES": 12, "SHAPE": 24, "STRIDES": 16, "DTYPE": 32, "FLAGS": 52}
+    monkeypatch.setattr(machine_code, name, places.get(name, machine_code.HEAD + 8))
+    assert not machine_code.reads_arrays()
+
+
+BROKEN = """
+from mnpar.kernels import translation
+def translate(*args):
+    raise AttributeError("numba has no such thing any more")
+translation.translate = translate
+"""
+
+
+@needs_numba
+def test_a_numba_that_does_not_compile_costs_one_line(tmp_path):
+    found = run(BROKEN + RELU, tmp_path)
+    assert found.stdout == "5000.5 True\n", found.stderr
+    assert found.stderr.count("kernels are numpy's, numba is left alone") == 1
+    assert "no such thing any more" in found.stderr
+    wanted = run(BROKEN + RELU, tmp_path, MNPAR_KERNELS="numba")
+    assert "MNPAR_KERNELS=numba: loops cannot be compiled" in wanted.stderr
+
+
+@needs_numba
+def test_processes_that_start_together_compile_each_loop_once(tmp_path):
+    begun = """
+from mnpar.kernels import translation
+translate = translation.translate
+def told(numba, loop, *args):
+    print("compiles", loop.__name__)
+    return translate(numba, loop, *args)
+translation.translate = told
+"""
+    command = [sys.executable, "-c", begun + RELU]
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "PATH": ""}
+    jobs = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    printed = [job.communicate()[0] for job in jobs]
+    compiled_here = [
+        line for text in printed for line in text.splitlines() if line.startswith("compiles")
+    ]
+    assert len(compiled_here) == len({*compiled_here}) == 2
+    assert all("5000.5" in text for text in printed)
 
 
 @pytest.mark.parametrize(
