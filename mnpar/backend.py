@@ -617,7 +617,7 @@ def empty_aligned(shape: tuple[int, ...], dtype: DTypeLike, xp: ArrayModule = NU
         return xp.empty(shape, dtype)
     size = math.prod(shape) * np.dtype(dtype).itemsize
     room = np.empty(size + 64, np.uint8)
-    start = -room.ctypes.data % 64
+    start = -room.__array_interface__["data"][0] % 64
     x: Array = room[start : start + size].view(dtype).reshape(shape)
     return x
 

@@ -247,13 +247,14 @@ def normalize_groups(
     the shift, rest and s of each group.
     """
     N, G, K, B = x.shape
+    if normalized_pixels.normalize_groups(x, gamma, beta, eps, y, statistics):
+        return True
     if B < tuning.CHANNEL_RUN or not suits(x, y, gamma, beta, *statistics):
         return False
     rows = (N * G, K, B)
     flat = [z.reshape(-1) for z in statistics]
-    _normalize_groups(
-        x.reshape(rows), x.reshape(rows[0], -1), gamma, beta, eps, y.reshape(rows), *flat
-    )
+    groups = x.reshape(N * G, K * B)
+    _normalize_groups(x.reshape(rows), groups, gamma, beta, eps, y.reshape(rows), *flat)
     return True
 
 
@@ -266,7 +267,12 @@ def normalize_groups_gradient(
 ) -> tuple[Array, Array] | None:
     """Compute the gradient of x into ``gx``, and return those of γ and β, float64."""
     N, G, K, B = x.shape
-    if gx is None or B < tuning.CHANNEL_RUN or not suits(x, gamma, gy, gx, *statistics):
+    if gx is None:
+        return None
+    found = normalized_pixels.groups_gradient(x, gamma, gy, statistics, gx)
+    if found is not None:
+        return found
+    if B < tuning.CHANNEL_RUN or not suits(x, gamma, gy, gx, *statistics):
         return None
     rows = (N * G, K, B)
     flat = [z.reshape(-1) for z in statistics]

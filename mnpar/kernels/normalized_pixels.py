@@ -1,4 +1,5 @@
-"""Batch normalization where channels come last in memory: a matrix (numbers, channels), row by row.
+"""Batch and group normalization where channels come last in memory: matrices (numbers, channels),
+row by row.
 
 Statistics are made as moments.py says: of what is left after a rough mean, summed up in runs of
 ``RUN`` rows in the dtype of x, and these sums in float64.
@@ -12,7 +13,16 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Doubles, Matrix, Vector, compiled, formula, has_loops
+from mnpar.kernels.compiler import (
+    Cube,
+    Doubles,
+    Matrix,
+    Vector,
+    compiled,
+    formula,
+    has_loops,
+    suits,
+)
 
 RUN = 128
 
@@ -138,6 +148,118 @@ def _normalize_gradient(
             out[c] = (d + given[c] - two[c]) * scale[c]
 
 
+@formula
+def _add_sums(x: Any, shift: Any, end: Any, one: Any, two: Any, sums: Any) -> Any:
+    """sums ← Σ (x - shift) and behind them Σ (x - shift)² of the rows up to ``end``."""
+    C = one.size
+    sums[:] = 0.0
+    for begin in range(0, end, RUN):
+        _sums(x, shift, begin, min(begin + RUN, end), one, two)
+        for c in range(C):
+            sums[c] += one[c]
+            sums[C + c] += two[c]
+
+
+@compiled
+def _normalize_groups(
+    x: Cube,
+    gamma: Vector,
+    beta: Vector,
+    eps: float,
+    y: Cube,
+    shift: Matrix,
+    rest: Matrix,
+    s: Matrix,
+    room: Matrix,
+    sums: Doubles,
+) -> None:
+    N, B, C = x.shape
+    G = shift.shape[1]
+    K = C // G
+    less = room[0]
+    one = room[1]
+    two = room[2]
+    some = (B + 7) // 8
+    for n in range(N):
+        less[:] = 0.0
+        _add_sums(x[n], less, some, one, two, sums)
+        for g in range(G):
+            total = np.float64(0)
+            for c in range(g * K, g * K + K):
+                total += sums[c]
+            shift[n, g] = total / (K * some)
+            less[g * K : g * K + K] = shift[n, g]
+        _add_sums(x[n], less, B, one, two, sums)
+        for g in range(G):
+            total = np.float64(0)
+            squares = np.float64(0)
+            for c in range(g * K, g * K + K):
+                total += sums[c]
+                squares += sums[C + c]
+            mean = total / (K * B)
+            var = squares / (K * B) - mean * mean
+            scale = 1 / math.sqrt((var if not var < 0 else np.float64(0)) + eps)  # NaN stays
+            rest[n, g] = mean
+            s[n, g] = scale
+            for c in range(g * K, g * K + K):
+                slope = gamma[c] * scale
+                one[c] = slope
+                two[c] = beta[c] - mean * slope
+        _scale_rows(x[n], less, one, two, y[n])
+
+
+@compiled
+def _normalize_groups_gradient(
+    x: Cube,
+    gamma: Vector,
+    gy: Cube,
+    shift: Matrix,
+    rest: Matrix,
+    s: Matrix,
+    gx: Cube,
+    ggamma: Doubles,
+    gbeta: Doubles,
+    room: Matrix,
+    sums: Doubles,
+) -> None:
+    N, B, C = x.shape
+    G = shift.shape[1]
+    K = C // G
+    less = room[0]
+    one = room[1]
+    two = room[2]
+    scale = room[3]
+    for n in range(N):
+        sums[:] = 0.0
+        for g in range(G):
+            less[g * K : g * K + K] = shift[n, g]
+        for begin in range(0, B, RUN):
+            _sums_with(x[n], gy[n], less, begin, min(begin + RUN, B), one, two)
+            for c in range(C):
+                sums[c] += one[c]
+                sums[C + c] += two[c]
+        for g in range(G):
+            p = np.float64(0)
+            q = np.float64(0)
+            for c in range(g * K, g * K + K):
+                gbeta[c] += sums[c]
+                ggamma[c] += (sums[C + c] - rest[n, g] * sums[c]) * s[n, g]
+                p += gamma[c] * sums[c]
+                q += gamma[c] * sums[C + c]
+            q -= rest[n, g] * p
+            slope = -q * s[n, g] * s[n, g] * s[n, g] / (K * B)
+            for c in range(g * K, g * K + K):
+                one[c] = slope
+                two[c] = -p * s[n, g] / (K * B) - rest[n, g] * slope
+                scale[c] = gamma[c] * s[n, g]
+        for r in range(B):
+            row = x[n, r]
+            given = gy[n, r]
+            out = gx[n, r]
+            for c in range(C):
+                out[c] = given[c] * scale[c] + ((row[c] - less[c]) * one[c] + two[c])
+
+
 def as_rows(x: Array) -> Array | None:
     """(A, C, B) as a matrix (A · B, C), a view; None where channels do not come last in memory."""
     rows = x.transpose(0, 2, 1)
@@ -190,4 +312,64 @@ def gradient(
     ggamma, gbeta = np.empty(len(gamma)), np.empty(len(gamma))
     room = np.empty((3, len(gamma)), x.dtype)
     _normalize_gradient(rows, gamma, given, eps, *statistics, out, ggamma, gbeta, room)
+    return ggamma, gbeta
+
+
+def _as_groups(x: Array) -> Array | None:
+    """(N, G, K, B) as (N, B, channels), a view; None where channels do not come last in memory."""
+    N, G, K, B = x.shape
+    pixels = x.transpose(0, 3, 1, 2)
+    if not pixels.flags.carray or (x.flags.c_contiguous and B > 1):
+        return None
+    return pixels.reshape(N, B, G * K)
+
+
+def normalize_groups(
+    x: Array,
+    gamma: Array,
+    beta: Array,
+    eps: float,
+    y: Array,
+    statistics: tuple[Array, Array, Array],
+) -> bool:
+    """Compute y = γ·(x - μ)·s + β of (N, G, K, B), with means over K and B and γ and β (G, K), and
+    the shift, rest and s of each group; False where loops do not take the arrays.
+    """
+    if not suits(gamma, beta, *statistics) or not has_loops(x, y, gamma):
+        return False
+    pixels = _as_groups(x)
+    out = _as_groups(y)
+    if pixels is None or out is None:
+        return False
+    flat = [z.reshape(x.shape[:2]) for z in statistics]
+    room, sums = np.empty((3, gamma.size), x.dtype), np.empty(2 * gamma.size)
+    _normalize_groups(pixels, gamma.reshape(-1), beta.reshape(-1), eps, out, *flat, room, sums)
+    return True
+
+
+def groups_gradient(
+    x: Array,
+    gamma: Array,
+    gy: Array,
+    statistics: tuple[Array, Array, Array],
+    gx: Array,
+) -> tuple[Array, Array] | None:
+    """Compute the gradient of x into ``gx``, and return those of γ and β, float64; None where loops
+    do not take the arrays.
+    """
+    if not suits(gamma, *statistics) or not has_loops(x, gy, gamma, gx):
+        return None
+    pixels = _as_groups(x)
+    out = _as_groups(gx)
+    if pixels is None or out is None:
+        return None
+    given = _as_groups(gy)
+    if given is None:
+        given = np.ascontiguousarray(gy.transpose(0, 3, 1, 2)).reshape(pixels.shape)
+    ggamma, gbeta = np.zeros(gamma.size), np.zeros(gamma.size)
+    room, sums = np.empty((4, gamma.size), x.dtype), np.empty(2 * gamma.size)
+    flat = [z.reshape(x.shape[:2]) for z in statistics]
+    _normalize_groups_gradient(
+        pixels, gamma.reshape(-1), given, *flat, out, ggamma, gbeta, room, sums
+    )
     return ggamma, gbeta

@@ -11,6 +11,7 @@ and the same code runs for every dimension, stride and dilation.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -150,21 +151,16 @@ class Windows:
         dilate: PerAxis = 1,
         cover_all: bool = False,
     ) -> Windows:
-        """The windows of an image.
+        """Return the windows of an image: the same object for the same numbers, as each step of a
+        training asks for them.
 
         Raises:
             ValueError: they are larger than the padded image.
         """
-        K, stride, pad, dilate = _numbers(who, len(size), K, stride, pad, dilate)
-        axes = zip(size, K, stride, pad, dilate, strict=True)
-        out = tuple([get_conv_outsize(a, k, s, p, cover_all, d) for a, k, s, p, d in axes])
-        if any(o < 1 for o in out):
-            raise ValueError(
-                f"{who}: windows of {K} (dilated by {dilate}) do not fit in an image of {size} "
-                f"padded by {pad}: "
-                "make the kernel smaller, or pad more"
-            )
-        return cls(size, K, stride, pad, dilate, out)
+        try:
+            return _windows_over(who, size, K, stride, pad, dilate, cover_all)
+        except TypeError:  # a list, which cannot be looked up
+            return _windows_over.__wrapped__(who, size, K, stride, pad, dilate, cover_all)
 
     @classmethod
     def transposed(
@@ -195,30 +191,30 @@ class Windows:
             )
         return windows
 
-    @property
+    @functools.cached_property
     def padded(self) -> Numbers:
         """The size of the image with its padding, as far as windows reach."""
         axes = zip(self.size, self.K, self.stride, self.pad, self.dilate, self.out, strict=True)
         return tuple([max(a + 2 * p, (o - 1) * s + (k - 1) * d + 1) for a, k, s, p, d, o in axes])
 
-    @property
+    @functools.cached_property
     def inside(self) -> Index:
         """Return where the image lies in its padding."""
         return tuple([slice(p, p + a) for p, a in zip(self.pad, self.size, strict=True)])
 
-    @property
+    @functools.cached_property
     def is_disjoint(self) -> bool:
         """No two windows see the same cell."""
         return all(
             [s >= (k - 1) * d + 1 for k, s, d in zip(self.K, self.stride, self.dilate, strict=True)]
         )
 
-    @property
+    @functools.cached_property
     def is_unpadded(self) -> bool:
         """No padding is needed."""
         return self.padded == self.size
 
-    @property
+    @functools.cached_property
     def is_reversible(self) -> bool:
         """Return whether what the windows give back can be gathered by windows again: at stride 1,
         with less padding than kernel.
@@ -226,7 +222,7 @@ class Windows:
         axes = zip(self.K, self.stride, self.pad, self.dilate, strict=True)
         return self.ends_with_padding and all([s == 1 and p <= (k - 1) * d for k, s, p, d in axes])
 
-    @property
+    @functools.cached_property
     def ends_with_padding(self) -> bool:
         """Return whether the windows end where the padded image ends."""
         return all(
@@ -337,3 +333,25 @@ class Windows:
         for offset, where in self.offsets():
             padded[(slice(None), slice(None), *where)] += columns[(slice(None), *offset)]
         return padded[(slice(None), slice(None), *self.inside)].swapaxes(0, 1)
+
+
+@functools.lru_cache(4096)
+def _windows_over(
+    who: str,
+    size: Numbers,
+    K: PerAxis,
+    stride: PerAxis,
+    pad: PerAxis,
+    dilate: PerAxis,
+    cover_all: bool,
+) -> Windows:
+    K, stride, pad, dilate = _numbers(who, len(size), K, stride, pad, dilate)
+    axes = zip(size, K, stride, pad, dilate, strict=True)
+    out = tuple([get_conv_outsize(a, k, s, p, cover_all, d) for a, k, s, p, d in axes])
+    if any([o < 1 for o in out]):
+        raise ValueError(
+            f"{who}: windows of {K} (dilated by {dilate}) do not fit in an image of {size} "
+            f"padded by {pad}: "
+            "make the kernel smaller, or pad more"
+        )
+    return Windows(size, K, stride, pad, dilate, out)

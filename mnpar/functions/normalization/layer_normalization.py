@@ -21,6 +21,7 @@ from mnpar.functions.node import GenericFunction
 from mnpar.functions.normalization.batch_normalization import recorded_gradients, sweep_once
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels import tuning
+from mnpar.kernels.channels_last import is_channels_last
 from mnpar.kernels.dtypes import compute_dtype
 from mnpar.kernels.moments import centre, channel_sums
 from mnpar.kernels.normalization import (
@@ -231,12 +232,13 @@ class GroupNormalization(GenericFunction):
         gamma = cast(gamma, dtype).reshape(G, K, 1)
         beta = cast(beta, dtype).reshape(G, K, 1)
         x4 = x.reshape(self.shape)
-        y = xp.empty(self.shape, x.dtype)
+        out = xp.empty_like(x) if is_channels_last(x) else xp.empty(x.shape, x.dtype)
+        y = out.reshape(self.shape)
         self.shift, self.rest, self.s = (xp.empty((N, G, 1, 1), dtype) for _ in range(3))
         if normalize_groups(
             x4, gamma[:, :, 0], beta[:, :, 0], self.eps, y, (self.shift, self.rest, self.s)
         ):
-            return y.reshape(x.shape)
+            return out
         for n in self._blocks(x):
             d = y[n] if y.dtype == dtype else xp.empty(y[n].shape, dtype)
             less_shift, shift, rest, var = centre(self._rows(cast(x4[n], dtype)), self._rows(d))
@@ -257,7 +259,7 @@ class GroupNormalization(GenericFunction):
                 d += beta - self.rest[n] * a
             if d.dtype != y.dtype:
                 y[n] = d
-        return y.reshape(x.shape)
+        return out
 
     def _rows(self, z: Array) -> Array:
         """(n, G, K, B) → (1, n·G, K·B): the statistics are over the last axis."""
