@@ -21,7 +21,6 @@ from mnpar.kernels.compiler import (
     compiled,
     formula,
     has_loops,
-    suits,
 )
 
 RUN = 128
@@ -335,7 +334,8 @@ def normalize_groups(
     """Compute y = γ·(x - μ)·s + β of (N, G, K, B), with means over K and B and γ and β (G, K), and
     the shift, rest and s of each group; False where loops do not take the arrays.
     """
-    if not suits(gamma, beta, *statistics) or not has_loops(x, y, gamma):
+    small = gamma, beta, *statistics
+    if not has_loops(x, y, *small) or not all([z.flags.carray for z in small]):
         return False
     pixels = _as_groups(x)
     out = _as_groups(y)
@@ -357,7 +357,8 @@ def groups_gradient(
     """Compute the gradient of x into ``gx``, and return those of γ and β, float64; None where loops
     do not take the arrays.
     """
-    if not suits(gamma, *statistics) or not has_loops(x, gy, gamma, gx):
+    small = gamma, *statistics
+    if not has_loops(x, gy, gx, *small) or not all([z.flags.carray for z in small]):
         return None
     pixels = _as_groups(x)
     out = _as_groups(gx)

@@ -339,8 +339,10 @@ def test_integers_of_the_lowest_value_are_found_beside_padding():
 
 @needs_numba
 @pytest.mark.parametrize("mean", [0.0, 3.0, 1e5])
-@pytest.mark.parametrize("C", [3, 16, 37])
-def test_batch_normalization_errs_no_more_than_four_times_as_much_as_the_twin(C, mean, computed):
+@pytest.mark.parametrize(
+    ("C", "groups"), [(3, 0), (16, 0), (37, 0), (3, 1), (24, 3), (37, 1), (16, 16)]
+)
+def test_normalizations_err_no_more_than_four_times_as_much_as_the_twin(C, groups, mean, computed):
     rng = np.random.default_rng(2)
     x = (rng.standard_normal((6, C, 9, 11)) + mean).astype("f")
     gamma, beta, weights = [
@@ -349,7 +351,7 @@ def test_batch_normalization_errs_no_more_than_four_times_as_much_as_the_twin(C,
 
     def all_of(x, gamma, beta, weights):
         xs = [Variable(z) for z in (x, gamma, beta)]
-        y = F.batch_normalization(*xs)
+        y = F.group_normalization(xs[0], groups, *xs[1:]) if groups else F.batch_normalization(*xs)
         return [y.array, *[g.array for g in grad([y], xs, [Variable(weights)])]]
 
     truth = computed(False, all_of, *[z.astype("d") for z in (x, gamma, beta, weights)])
