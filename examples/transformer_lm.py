@@ -152,7 +152,7 @@ def write(mesh, model, args, text):
 def main(comm, args):
     """Train, and write; returns the losses."""
     mnpar.config.dtype = np.dtype(args.dtype)
-    mesh = mnpar.Mesh(comm, **args.mesh)
+    mesh = mnpar.Mesh(comm, **args.divide)
     mnpar.random.seed(args.seed)  # the same weights on every rank
     model = mnpar.parallelize(
         LanguageModel(args),
@@ -205,15 +205,15 @@ def check(parser, args):
     """Refuse what does not go together."""
     if args.unit % args.heads:
         parser.error(f"--unit {args.unit} is not divided by --heads {args.heads}")
-    if unknown := [name for name in args.mesh or {} if name not in AXES]:
-        parser.error(f"--mesh: there is no axis {unknown[0]} here, only {', '.join(AXES)}")
+    if unknown := [name for name in args.divide or {} if name not in AXES]:
+        parser.error(f"--divide: there is no axis {unknown[0]} here, only {', '.join(AXES)}")
     started = mnpar.launch.started_ranks(args, 0)
-    if args.mesh is None:
-        args.mesh = {"data": 2, "model": 2} if started in (0, 4) else {"data": -1}
-    args.ranks = math.prod(int(n) for size in args.mesh.values() for n in np.atleast_1d(size))
+    if args.divide is None:
+        args.divide = {"data": 2, "model": 2} if started in (0, 4) else {"data": -1}
+    args.ranks = math.prod(int(n) for size in args.divide.values() for n in np.atleast_1d(size))
     if args.ranks < 1 and not started:
-        parser.error(f"--mesh: -1 needs ranks that are there already: {mnpar.launch.command(4)}")
-    pipe = int(np.prod(args.mesh.get("pipe", 1)))
+        parser.error(f"--divide: -1 needs ranks that are there already: {mnpar.launch.command(4)}")
+    pipe = int(np.prod(args.divide.get("pipe", 1)))
     if args.ranks < 1:
         args.ranks, others = started, -args.ranks
         pipe = args.ranks // others if pipe == -1 else pipe
@@ -223,7 +223,7 @@ def check(parser, args):
         parser.error(f"--schedule: {error}")
     if stages > args.blocks + 2:
         parser.error(
-            f"--mesh: {args.blocks + 2} layers cannot be cut into {stages} stages: "
+            f"--divide: {args.blocks + 2} layers cannot be cut into {stages} stages: "
             f"{mnpar.launch.command(args.ranks, args.threads)} --blocks {stages - 2}"
         )
 
@@ -231,7 +231,7 @@ def check(parser, args):
 if __name__ == "__main__":
     parser = mnpar.launch.Parser(__doc__, ranks=4, exactly=True, check=check)
     parser.flag(
-        "--mesh --divide -m",
+        "--divide --mesh -m",
         mnpar.Mesh.parse,
         "names and sizes of axes (data=2,model=2 on four ranks, else data=-1)",
     )

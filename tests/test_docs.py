@@ -214,6 +214,18 @@ def test_the_code_of_a_page_fits_the_screen(page):
     assert not wide, f"lines of more than {WIDTH} characters in docs/{page}: {wide}"
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_no_sentence_of_a_page_opens_with_a_word_whose_noun_comes_later(page):
+    text = re.sub(r"```.*?```", "", (DOCS / page).read_text(), flags=re.S)
+    opening = r"(?:^|(?<=[.!?:]\s)|(?<=\n\n)|(?<=\n[*-] ))(?:Of|What|Whether|Those|That|Whoever)\b"
+    found = [
+        text[match.start() : match.start() + 60]
+        for match in re.finditer(rf"{opening}[^?#\n]*\n?[^?#\n]*", text)
+        if "?" not in match[0]
+    ]
+    assert not found
+
+
 def anchors(path):
     """The headings of a page, as links name them."""
     titles = re.findall(r"^#+ (.*)$", path.read_text(), re.M)
