@@ -33,6 +33,8 @@ exclude_patterns = ["_build"]
 myst_heading_anchors = 3
 
 html_theme = "furo"
+# furo's own dark style underlines the names of modules, as if they were links
+pygments_dark_style = "github-dark"
 html_title = f"mnpar {release}"
 html_show_sphinx = html_copy_source = False
 html_static_path = ["style"]

@@ -77,4 +77,6 @@ def test_a_command_ends_well_or_names_one_that_does(command, tmp_path, request):
         assert named, last
         done = run(named[1], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # the first program that needs a compiled loop says so
+    notes = [line for line in done.stderr.splitlines() if "compiles kernels" not in line]
+    assert not notes, done.stderr
