@@ -50,6 +50,8 @@ fill = Primitive("fill")
 """``fill(number)``: a number in all lanes."""
 where_equal = Primitive("where_equal")
 """``where_equal(u, v, a, b)``: a in the lanes in which u and v are equal, b in the others."""
+larger = Primitive("larger")
+"""``larger(u, v)``: in each lane the larger number; NaN where one is NaN."""
 repeat = Primitive("repeat")
 """``repeat(x, i)``: the i-th number of a contiguous array in all lanes."""
 
@@ -132,6 +134,16 @@ def _instructions() -> dict[str, Any]:
 
         return u(u, v, a, b), emit
 
+    @extending.intrinsic  # type: ignore[untyped-decorator]
+    def larger(typing: Any, u: Any, v: Any) -> Any:
+        def emit(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            u, v = args
+            is_larger = builder.fcmp_ordered(">", v, u)
+            takes = builder.or_(is_larger, builder.fcmp_unordered("uno", v, v))
+            return builder.select(takes, v, u)
+
+        return u(u, v), emit
+
     def arithmetic(sign: Any, instruction: str) -> None:
         @extending.intrinsic  # type: ignore[untyped-decorator]
         def compute(typing: Any, v: Any, w: Any) -> Any:
@@ -157,4 +169,5 @@ def _instructions() -> dict[str, Any]:
         "fill": fill,
         "repeat": repeat,
         "where_equal": where_equal,
+        "larger": larger,
     }

@@ -25,7 +25,7 @@ from mnpar.kernels.compiler import (
     has_loops,
     suits,
 )
-from mnpar.kernels.lanes import LANES, fill, load, store, where_equal
+from mnpar.kernels.lanes import LANES, fill, larger, load, store, where_equal
 from mnpar.kernels.windows import Numbers, Windows
 
 
@@ -117,6 +117,25 @@ def _maximum_of_pixels(
                 _keep_larger(x[n, h, w], most)
 
 
+@compiled
+def _maximum_by_registers(
+    x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, y: Array4
+) -> None:
+    """The same, for as many channels as lanes, or more."""
+    H, W, C = x.shape[1:]
+    N, OH, OW = y.shape[:3]
+    least = fill(x.dtype.type(-np.inf))
+    for p in range(N * OH * OW):
+        n, top, left = p // (OW * OH), p // OW % OH * sh - ph, p % OW * sw - pw
+        for k in range((C + LANES - 1) // LANES):
+            c = min(k * LANES, C - LANES)
+            most = least
+            for h in range(max(0, top), min(H, top + kh)):
+                for w in range(max(0, left), min(W, left + kw)):
+                    most = larger(most, load(x, ((n * H + h) * W + w) * C + c))
+            store(y, p * C + c, most)
+
+
 @formula
 def _keep_larger(cells: Any, most: Any) -> Any:
     """Replace numbers by larger ones, and by NaN."""
@@ -180,6 +199,17 @@ def _spread_over_tiles(
                         left = where_equal(cells, most, zero, left)
 
 
+@formula
+def _add_four(sums: Any, x: Any, o: Any) -> Any:
+    """Four registers, to each of which is added what follows in x."""
+    return (
+        sums[0] + load(x, o),
+        sums[1] + load(x, o + LANES),
+        sums[2] + load(x, o + 2 * LANES),
+        sums[3] + load(x, o + 3 * LANES),
+    )
+
+
 @compiled
 def _sum_of_pixels(
     x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, y: Array4
@@ -190,7 +220,25 @@ def _sum_of_pixels(
     zero = fill(x.dtype.type(0))
     for p in range(N * OH * OW):
         n, top, left = p // (OW * OH), p // OW % OH * sh - ph, p % OW * sw - pw
-        for k in range((C + LANES - 1) // LANES):
+        many = C // (4 * LANES)
+        for c in range(0, many * 4 * LANES, 4 * LANES):  # cache lines are read whole
+            totals = zero, zero, zero, zero
+            for h in range(max(0, top), min(H, top + kh)):
+                row = zero, zero, zero, zero
+                for w in range(max(0, left), min(W, left + kw)):
+                    row = _add_four(row, x, ((n * H + h) * W + w) * C + c)
+                totals = (
+                    totals[0] + row[0],
+                    totals[1] + row[1],
+                    totals[2] + row[2],
+                    totals[3] + row[3],
+                )
+            share = scale[p % (OH * OW)]
+            store(y, p * C + c, share * totals[0])
+            store(y, p * C + c + LANES, share * totals[1])
+            store(y, p * C + c + 2 * LANES, share * totals[2])
+            store(y, p * C + c + 3 * LANES, share * totals[3])
+        for k in range(4 * many, (C + LANES - 1) // LANES):
             c = min(k * LANES, C - LANES)
             total = zero
             for h in range(max(0, top), min(H, top + kh)):
@@ -241,16 +289,19 @@ def maximum(x: Array, windows: Windows) -> Array | None:
     if len(windows.size) != 2 or not x.size or not is_channels_last(x) or not has_loops(x):
         return None
     y = empty_images((*x.shape[:2], *windows.out), x.dtype)
-    _maximum_of_pixels(as_pixels(x), *_numbers(windows), as_pixels(y))
+    loop = _maximum_of_pixels if x.shape[1] < LANES else _maximum_by_registers
+    loop(as_pixels(x), *_numbers(windows), as_pixels(y))
     return y
 
 
 def sum_windows(x: Array, windows: Windows, scale: Array | float) -> Array | None:
     """Return the sum of each window, times ``scale``, of images whose channels come last; None for
-    others, and for large windows.
+    others, and where windows overlap much.
     """
-    is_large = math.prod(windows.K) > tuning.POOLED_CELLS
-    if len(windows.size) != 2 or is_large or not x.size or not is_channels_last(x):
+    if len(windows.size) != 2 or not x.size or not is_channels_last(x):
+        return None
+    visits = math.prod(windows.K + windows.out)
+    if visits > tuning.POOLED_VISITS * math.prod(windows.size):
         return None
     return _by_registers(_sum_of_pixels, x, windows, scale, windows.out)
 
