@@ -6,7 +6,7 @@ python -m benchmarks steps overhead               run these, one after the other
     --json new.json                               keep what they found
     --compare old.json                            say what has become slower since then
     --plot suite.png                              draw it
-    --page docs/performance.md                    put the tables into that page
+    --page docs/performance.md                    put their tables into that page, beside others'
 python -m benchmarks functions relu --chainer …   what follows the names is for the benchmark
 mpiexec -n 2 python -m benchmarks data_parallel   on ranks
 """

@@ -8,6 +8,7 @@ something on one machine.
 """
 
 import json
+import re
 import statistics
 
 from benchmarks import machine
@@ -91,32 +92,40 @@ def compare(before, after):
 
 
 def put_into_page(path, found):
-    """Put the tables in place of those that a page has between its two marks; SystemExit in one
-    line if the page has no marks.
+    """Put the table of each benchmark that ran between a page's two marks: in place of the table
+    that the page has of it, or else behind the others, which stay. SystemExit in one line if the
+    page has no marks.
     """
     begin, end = MARKS
     before, is_begun, rest = path.read_text(encoding="utf-8").partition(begin)
-    _, is_ended, after = rest.partition(end)
+    old, is_ended, after = rest.partition(end)
     if not (is_begun and is_ended):
         raise SystemExit(f"{path} has no lines {begin} and {end}, between which tables stand")
-    path.write_text(f"{before}{begin}\n\n{tables(found)}\n{end}{after}", encoding="utf-8")
+    sections = dict(HEADING.findall(old)) | tables(found)
+    text = "\n\n".join([f"### {name}\n\n{body.strip()}" for name, body in sections.items()])
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
+
+
+# of a benchmark's tables in a page, and what follows up to the next one
+HEADING = re.compile(r"^### (\S+)\n(.*?)(?=^### |\Z)", re.M | re.S)
 
 
 def tables(found):
-    """The machine, and a table for each benchmark, in Markdown."""
-    lines = [f"{machine.told(found['machine'])}.", ""]
+    """For each benchmark a table in Markdown, and the machine on which it ran."""
     by_benchmark = {}
     for row in found["rows"]:
         by_benchmark.setdefault(row["benchmark"], []).append(row)
-    for name, rows in by_benchmark.items():
-        ways = list(dict.fromkeys([way for row in rows for way in row["seconds"]]))[1:]
-        columns = ["", "mnpar", *ways]
-        columns += ["limit"] * any(["limit" in row for row in rows])
-        columns += ["MB"] * any(["bytes" in row for row in rows])
-        lines += [f"### {name}", "", line_of(columns), "|---" + "|--:" * (len(columns) - 1) + "|"]
-        lines += [line_of([cell(row, column) for column in columns]) for row in rows]
-        lines.append("")
-    return "\n".join(lines)
+    told = f"{machine.told(found['machine'])}."
+    return {name: f"{table(rows)}\n\n{told}" for name, rows in by_benchmark.items()}
+
+
+def table(rows):
+    ways = list(dict.fromkeys([way for row in rows for way in row["seconds"]]))[1:]
+    columns = ["", "mnpar", *ways]
+    columns += ["limit"] * any(["limit" in row for row in rows])
+    columns += ["MB"] * any(["bytes" in row for row in rows])
+    lines = [line_of(columns), "|---" + "|--:" * (len(columns) - 1) + "|"]
+    return "\n".join(lines + [line_of([cell(row, column) for column in columns]) for row in rows])
 
 
 def line_of(cells):

@@ -89,29 +89,39 @@ def test_several_benchmarks_keep_what_they_find_and_are_compared_with_an_earlier
     assert picture.read_bytes()[1:4] == b"PNG"
 
 
-def test_a_page_gets_the_tables_in_place_of_those_that_it_had(tmp_path):
+def test_a_page_gets_the_tables_of_what_ran_in_place_of_those_that_it_had(tmp_path):
     page = tmp_path / "performance.md"
     begin, end = report.MARKS
-    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n", encoding="utf-8")
+    first, last = "### overhead\n\n| first |\n\n", "### spatial\n\n| last |\n\n"
+    old = f"{first}### steps\n\nold\n\n{last}"
+    page.write_text(f"before\n{begin}\n\n{old}{end}\nafter\n", encoding="utf-8")
     facts = {"limit": 0.0005, "bytes": {"mnpar": 3 * 2**20, "torch": 2**20}}
     found = {
         "machine": machine.facts(),
-        "rows": [row("a | b", mnpar=0.002, torch=0.003) | facts, row("c", mnpar=3e-6, torch=None)],
+        "rows": [
+            row("a | b", mnpar=0.002, torch=0.003) | facts,
+            row("c", mnpar=3e-6, torch=None),
+            row("d", mnpar=1.0) | {"benchmark": "pipeline"},
+        ],
     }
+    told = machine.told(found["machine"])
     for _ in range(2):
         report.put_into_page(page, found)
-        text = page.read_text(encoding="utf-8")
-        assert text.startswith(f"before\n{begin}\n\n")
-        assert text.endswith(f"\n{end}\nafter\n")
-        assert "old" not in text
-        assert text.splitlines()[-9:-3] == [
-            "### steps",
-            "",
-            "|  | mnpar | torch | limit | MB |",
-            "|---|--:|--:|--:|--:|",
-            "| a \\| b | 2 ms | 1.50 | 25% | 3 / 1 |",
-            "| c | 3 µs |  |  |  |",
-        ]
+        assert page.read_text(encoding="utf-8") == (
+            f"before\n{begin}\n\n{first}"
+            "### steps\n\n"
+            "|  | mnpar | torch | limit | MB |\n"
+            "|---|--:|--:|--:|--:|\n"
+            "| a \\| b | 2 ms | 1.50 | 25% | 3 / 1 |\n"
+            "| c | 3 µs |  |  |  |\n\n"
+            f"{told}.\n\n"
+            f"{last}"
+            "### pipeline\n\n"
+            "|  | mnpar |\n"
+            "|---|--:|\n"
+            "| d | 1e+03 ms |\n\n"
+            f"{told}.\n\n{end}\nafter\n"
+        )
 
 
 def test_a_page_without_marks_is_told(tmp_path):
