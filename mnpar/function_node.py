@@ -240,8 +240,7 @@ class FunctionNode(Hookable):
             if self._kept_output_indexes:
                 self._kept_outputs = tuple([outputs[i].array for i in self._kept_output_indexes])
             if is_debugging():
-                held = tuple(vars(self).values())
-                self._retained = Retained.of(held, arrays, [y.array for y in outputs])
+                self._retained = Retained.of(vars(self), arrays, [y.array for y in outputs])
             if self.communicates:
                 current_tape().append(self)
         return outputs

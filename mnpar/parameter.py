@@ -103,6 +103,8 @@ class Parameter(Variable):
         object.__setattr__(self, name, value)
         if name in _STRUCTURAL:
             structure.change()
+            if name == "node":
+                value.parameter = weakref.ref(self)
         if old is not None and (self.node.shape != value.shape or self.node.dtype != value.dtype):
             self._become(value, old)
 

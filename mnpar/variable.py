@@ -25,6 +25,10 @@ from mnpar.autograd.graph import Gradient, GradientHook, VariableNode, tick, unc
 from mnpar.autograd.observer import observer
 from mnpar.backend import Array, Axis, AxisIndex, Index, Number
 
+# Called after a backward that a program has started by itself, with each variable that it started
+# from, if ranks sum the gradients that it gave.
+of_synchronized: list[Callable[[VariableNode], None]] = []
+
 
 class Variable(ArrayLike):
     """An array that remembers how it was computed.
@@ -375,6 +379,10 @@ def _backward(
         loss_scale=loss_scale,
     )
     leaves.add_all(found)
+    if leaves.synchronized and grad_outputs is None:  # by the program itself, not by update()
+        for look in of_synchronized:
+            for node, _ in seeds:
+                look(node)
     if watching is not None:
         starts = {node.key: getattr(g, "array", g) for node, g in seeds}
         losses = [(y.array, starts[y.node.key]) for y in outputs if y.node.key in starts]

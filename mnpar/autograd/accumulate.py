@@ -21,6 +21,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.autograd.arraylike import ArrayLike
 from mnpar.autograd.graph import Gradient, VariableNode
+from mnpar.autograd.unclaimed import note_unclaimed
 from mnpar.backend import Array, add_gradients
 
 SMALL = 2**12  # elements: to copy fewer costs less than to find out whether a copy is needed
@@ -34,6 +35,9 @@ class LeafAccumulator:
         seeds: what backward starts from: these arrays belong to the program, and no leaf may own
             one.
         loss_scale: of this backward; recorded on the leaves, whose optimizers divide by it.
+
+    Attributes:
+        synchronized: whether ranks sum the gradient that was added last.
     """
 
     def __init__(
@@ -41,6 +45,7 @@ class LeafAccumulator:
     ) -> None:
         self._seeds = seeds
         self._loss_scale = loss_scale
+        self.synchronized = False
 
     def add(self, node: VariableNode, g: Gradient) -> None:
         """Add a final gradient while backward goes on: as a copy, because functions that backward
@@ -52,6 +57,7 @@ class LeafAccumulator:
     def add_all(self, gradients: dict[VariableNode, Gradient]) -> None:
         """Add the other gradients at the end of backward."""
         first: dict[VariableNode, Gradient] = {}
+        slot = None
         for node, g in gradients.items():
             slot = node.grad_slot
             # the function's backward computed it right there
@@ -63,6 +69,8 @@ class LeafAccumulator:
                 first[node] = g
         if first:
             self._store_first(first)
+            note_unclaimed(first)
+        self.synchronized = slot is not None and slot.synchronized
 
     def _is_first(self, node: VariableNode, g: Gradient) -> bool:
         """Return True if the node has no gradient yet, and the caller has to give it an array for

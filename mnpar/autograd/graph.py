@@ -69,6 +69,7 @@ class VariableNode:
         "index",
         "loss_scale",
         "name",
+        "parameter",  # of a Parameter's node alone: a weak reference to it
         "requires_grad",
         "shape",
     )
@@ -102,7 +103,8 @@ class VariableNode:
         """Return the state for copy and pickle: a copy is a leaf without a slot and without hooks,
         even if a function computed the values.
         """
-        kept = {name: getattr(self, name) for name in self.__slots__ if name != "__weakref__"}
+        left_out = ("__weakref__", "parameter")
+        kept = {name: getattr(self, name) for name in self.__slots__ if name not in left_out}
         return None, {**kept, "creator": None, "index": 0, "grad_slot": None, "hooks": ()}
 
     def __setstate__(self, state: Any) -> None:

@@ -8,7 +8,7 @@ and compares before its backward.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -20,8 +20,8 @@ from mnpar.runtime.callsite import call_site
 class Kept(NamedTuple):
     """An array that a function keeps."""
 
-    what: str  # "input" or "output"
-    place: int
+    what: str  # "input", "output" or "array"
+    place: int | str  # an array has a name
     array: Array
     checksum: int
 
@@ -31,25 +31,35 @@ class Retained(NamedTuple):
 
     Attributes:
         site: the source line at which the function ran.
-        arrays: among its inputs and outputs.
+        arrays: among its inputs and outputs; and labels, indices and masks.
     """
 
     site: str
     arrays: list[Kept]
 
     @classmethod
-    def of(cls, held: Sequence[Any], inputs: Sequence[Array], outputs: Sequence[Array]) -> Retained:
-        """Return those of the inputs and outputs that are among the values that a function holds
-        (its attributes, and the items of tuples and lists).
+    def of(
+        cls, held: Mapping[str, Any], inputs: Sequence[Array], outputs: Sequence[Array]
+    ) -> Retained:
+        """Return those of the inputs and outputs that are among the attributes of a function, or
+        the items of tuples and lists there; and of other arrays those of integers and booleans
+        (what else it has, it has computed).
         """
-        ids = set[int]()
-        for value in held:
-            ids.update(map(id, value if isinstance(value, tuple | list) else (value,)))
+        named: dict[int, tuple[str, Any]] = {}
+        for name, value in held.items():
+            for one in value if isinstance(value, tuple | list) else (value,):
+                named.setdefault(id(one), (name, one))
         kept = [
             Kept(what, i, x, checksum(x))
             for what, xs in (("input", inputs), ("output", outputs))
             for i, x in enumerate(xs)
-            if id(x) in ids and x is not None
+            if id(x) in named and x is not None
+        ]
+        known = {id(x) for x in (*inputs, *outputs)}
+        kept += [
+            Kept("array", name, x, checksum(x))
+            for name, x in named.values()
+            if backend.is_array(x) and x.dtype.kind in "iub" and id(x) not in known
         ]
         return cls(call_site(1), kept)
 
@@ -58,13 +68,13 @@ class Retained(NamedTuple):
 
         Args:
             label: of the function.
-            needed: the inputs on whose values gradients depend; they depend on all outputs.
+            needed: the inputs on whose values gradients depend; they depend on all others.
 
         Raises:
             RuntimeError: one was changed.
         """
         for what, place, array, before in self.arrays:
-            if (what == "output" or place in needed) and checksum(array) != before:
+            if (what != "input" or place in needed) and checksum(array) != before:
                 where = label if self.site in label else f"{label} at {self.site}"
                 raise RuntimeError(
                     f"{what} {place} of {where}, {array.dtype} {array.shape}, was changed in place "

@@ -68,7 +68,7 @@ def _is_divided(loss: VariableNode, P: int) -> bool:
         if function is None or function.communicates or function.number in seen:
             continue
         seen.add(function.number)
-        times = _divisor(function) / P
+        times = divisor(function) / P
         if times and abs(times - round(times)) < 1e-6 * abs(times):
             return True
         if not is_nonlinear(function, function.inputs):
@@ -105,7 +105,7 @@ def _is_linear(loss: VariableNode, kind: Communication) -> bool:
     return True
 
 
-def _divisor(function: Function) -> float:
+def divisor(function: Function) -> float:
     """Return the number by which a function divides its input; 0: it does something else."""
     if isinstance(function, MulConstant):
         return 1 / function.c if function.c else 0.0

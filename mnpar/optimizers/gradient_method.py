@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Protocol, TypeAlias, dataclass_transform
 
 from mnpar.autograd.observer import observer
+from mnpar.autograd.unclaimed import forget_unclaimed
 from mnpar.communicators.threads.transport import claimant
 from mnpar.errors import MnparError
 from mnpar.link import Link
@@ -145,6 +146,7 @@ class GradientMethod(Optimizer):
         """Give each parameter of a link an update rule; returns the optimizer."""
         super().setup(link)
         self._examined = False
+        forget_unclaimed()
         for param in link.params():
             param.update_rule = self._new_rule()
         self.buffers.gather(self.members())

@@ -13,6 +13,7 @@ from types import MethodType, SimpleNamespace
 from typing import Any
 
 from mnpar.autograd.tape import current_tape
+from mnpar.autograd.unclaimed import forget_unclaimed, unclaimed_parameters
 from mnpar.communicators.create import current_rank
 from mnpar.communicators.threads.transport import current_transport
 from mnpar.errors import listed
@@ -26,8 +27,9 @@ _SCALARS = (str, bytes, int, float, bool, type(None))
 
 
 def warn_of_unregistered(link: Link) -> None:
-    """Warn of parameters, and of Variables used as such, that have gradients and are attributes of
-    a link in a way that the link does not register: in a list, a dict or a dataclass, say.
+    """Warn of parameters, and of Variables used as such, that have gradients and that no optimizer
+    updates: attributes of a link that the link does not register (in a list, a dict or a dataclass,
+    say), and what the last backward has found elsewhere (in a closure, a global, another object).
 
     Those that another optimizer updates, and those that are children of the link too, are meant to
     be there.
@@ -35,10 +37,13 @@ def warn_of_unregistered(link: Link) -> None:
     known = {id(one) for one in (*link.links(), *link.params())}
     places: list[str] = []
     variables: list[str] = []
+    told: set[int] = set()
     for path, owner in list(link.namedlinks()):
         for name, value in list(vars(owner).items()):
             where = f"{path.rstrip('/')}/{name}"
-            kinds = {type(one) for one in _unregistered(value, known) if _is_forgotten(one)}
+            found = [one for one in _unregistered(value, known) if _is_forgotten(one)]
+            kinds = {type(one) for one in found}
+            told.update(id(param) for one in found for param in _parameters(one))
             if Variable in kinds:
                 variables.append(f"{where} of a {type(owner).__name__}")
             if kinds - {Variable}:
@@ -55,6 +60,27 @@ def warn_of_unregistered(link: Link) -> None:
             "them: a weight is a mnpar.Parameter(array), a constant a "
             "mnpar.Variable(array, requires_grad=False)"
         )
+    elsewhere = [
+        f"{param.name or 'a Parameter'} {param.shape}"
+        for param in unclaimed_parameters()
+        if id(param) not in known | told and _is_forgotten(param)
+    ]
+    forget_unclaimed()
+    if elsewhere and not _without_gradient(link):  # else a loss of another model, told elsewhere
+        warn_user(_ELSEWHERE.format(_rank(), listed(elsewhere), type(link).__name__))
+
+
+def _parameters(one: Variable | Link) -> Iterable[Variable]:
+    """Return the parameters of a link, or the Variable."""
+    return one.params() if isinstance(one, Link) else (one,)
+
+
+_ELSEWHERE = (
+    "{}the parameters {} have gradients, but no optimizer updates them: they are in no link of the "
+    "{} that is trained, but in a closure, a global or an object. Let the links that have them be "
+    "attributes of a mnpar.Chain, and set the optimizer up for that; if they are to stay as they "
+    "are, set it up for them, too, and call disable_update() of these links"
+)
 
 
 def warn_of_uncalled(model: Link) -> None:

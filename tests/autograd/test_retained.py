@@ -34,6 +34,45 @@ def test_an_array_that_backward_needs_is_not_changed_before_it(name):
             loss.backward()
 
 
+LABELS = {  # functions that keep integers or booleans
+    "labels": lambda x, t: F.softmax_cross_entropy(x, t),
+    "rows of a table": lambda x, t: F.sum(F.embed_id(t, x) ** 2),
+    "an index": lambda x, t: F.sum(x[t] ** 2),
+    "an index of several": lambda x, t: F.sum(x[t, t] ** 2),
+    "a permutation": lambda x, t: F.sum(F.permutate(x, t) ** 2),
+    "a mask": lambda x, t: F.sum(F.where(t.view("?")[:3, None], x, 2 * x)),
+}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_labels_and_indices_are_not_changed_before_backward(name):
+    with mnpar.using_config("debug", True):
+        x, t = mnpar.Variable(np.arange(9.0).reshape(3, 3)), np.array([0, 1, 2])
+        LABELS[name](x, t).backward()
+        loss = LABELS[name](x, t)
+        t[:2] = t[1::-1].copy()
+        line = r"autograd/test_retained.py:\d+"
+        text = rf"^array \w+ of \w+ at {line}, \w+ \(3,.* changed in place .* backward at {line}, "
+        with pytest.raises(RuntimeError, match=text):
+            loss.backward()
+
+
+def test_the_functions_that_read_labels_in_forward_alone_let_them_change():
+    x = mnpar.Variable(np.arange(12.0).reshape(3, 4))
+    with mnpar.using_config("debug", True):
+        for function in (F.hinge, lambda x, t: F.sigmoid_cross_entropy(x[:, 0], t)):
+            wanted, found = [], []
+            for gradients in (wanted, found):
+                t = np.array([0, 1, 1])
+                loss = function(x, t)
+                if gradients is found:
+                    t[...] = 0
+                x.cleargrad()
+                loss.backward()
+                gradients.append(x.grad)
+            np.testing.assert_array_equal(found, wanted)
+
+
 RIGHT = {
     "after backward": lambda x, h, link, loss: (loss.backward(), np.add(x.array, 1, x.array)),
     "a new array": lambda x, h, link, loss: (

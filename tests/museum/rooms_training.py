@@ -79,6 +79,19 @@ def layers_in_a_list_of_lists(comm):
 
 
 @hall.room(
+    "A layer in a closure",
+    "chainer/chainer (by reading: a Chain finds attributes alone)",
+    "a layer that only a function knows is never trained",
+    ranks=1,
+    error="in no link of the Linear that is trained, but in a closure",
+)
+def layer_in_a_closure(comm):
+    model, hidden = L.Linear(3, 1), L.Linear(1, 3)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    optimizer.update(lambda x: F.sum(model(F.relu(hidden(x)))), np.ones((1, 1), "f4"))
+
+
+@hall.room(
     "A weight that is an array",
     LIST,
     "the layer has an array for a weight, and learns nothing",

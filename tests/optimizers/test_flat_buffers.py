@@ -380,6 +380,7 @@ class Again(mnpar.FunctionNode):
         return mnpar.Variable(inner.grad)
 
 
+@pytest.mark.filterwarnings("ignore:the parameters W .* no optimizer updates them")  # the twin's
 @pytest.mark.parametrize("how", ["backward", "grad"])
 def test_a_backward_inside_a_backward_leaves_alone_what_that_one_computes(how):
     """The layer's gradient is being computed in its slot when the inner one needs an array for its

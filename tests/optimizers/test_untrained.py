@@ -79,6 +79,70 @@ def test_links_in_a_list_are_told_if_they_learn_nothing(kind, case, recwarn):
     assert case != "forgotten" or recwarn[0].filename == __file__
 
 
+def in_a_closure(layer):
+    return lambda x: layer(x)
+
+
+def in_an_object(layer):
+    holder = SimpleNamespace(layer=layer)
+    return lambda x: holder.layer(x)
+
+
+def of_a_parameter(layer):
+    W = mnpar.Parameter(np.ones((3, 2), "f4"))
+    return lambda x: F.linear(x, W)
+
+
+ELSEWHERE = {"closure": in_a_closure, "object": in_an_object, "parameter": of_a_parameter}
+
+
+@pytest.mark.parametrize("sized", [True, False], ids=["sized", "sized by the first input"])
+@pytest.mark.parametrize("by_hand", [False, True], ids=["update(lossfun)", "backward"])
+@pytest.mark.parametrize("where", ELSEWHERE)
+@pytest.mark.parametrize("case", ["forgotten", "another's", "frozen", "registered", "constant"])
+def test_a_layer_that_no_link_holds_is_told(where, case, by_hand, sized, recwarn):
+    """The optimizer cannot find it, but backward does."""
+    layer = L.Linear(2, 3)
+    hidden = ELSEWHERE[where](layer)
+    model = mnpar.Chain(top=L.Linear(3 if sized else None, 1))
+    held = layer
+    if where == "parameter":
+        held = mnpar.Link()
+        held.W = hidden.__closure__[0].cell_contents
+    if case == "registered":
+        model.held = held
+    elif case in ("another's", "frozen"):
+        opt.SGD().setup(held)
+        if case == "frozen":
+            held.disable_update()
+    optimizer = opt.SGD().setup(model)
+
+    def lossfun():
+        h = hidden(X)
+        return F.sum(model.top(h.array if case == "constant" else h))
+
+    for _ in range(2):
+        if by_hand:
+            model.cleargrads()
+            lossfun().backward()
+            optimizer.update()
+        else:
+            optimizer.update(lossfun)
+    told = [str(one.message) for one in recwarn]
+    assert len(told) == (case == "forgotten"), told
+    if told:
+        assert re.match(r"the parameters W \(3, 2\).* have gradients, but no optim", told[0])
+        assert "closure" in told[0]
+        assert recwarn[0].filename == __file__
+
+
+def test_what_another_backward_found_before_is_not_told(recwarn):
+    F.sum(L.Linear(2, 3)(X)).backward()  # of a check, say
+    model = L.Linear(2, 1)
+    opt.SGD().setup(model).update(lambda: F.sum(model(X)))
+    assert not recwarn
+
+
 def without_recording(model):
     with mnpar.no_backprop_mode():
         return F.sum(model(X))

@@ -61,13 +61,14 @@ def test_a_log_holds_the_means_of_each_interval(tmp_path):
 
 
 def test_a_log_has_the_keys_interval_name_and_entries_that_it_is_told(tmp_path):
-    logged(
-        tmp_path,
-        keys=["x", "y"],
-        trigger=(6, "iteration"),
-        filename="log_{iteration}.json",
-        postprocess=lambda entry: entry.update(more=1),
-    )
+    with pytest.warns(UserWarning, match="^LogReport: nothing has reported 'y'; reported were x,"):
+        logged(
+            tmp_path,
+            keys=["x", "y"],
+            trigger=(6, "iteration"),
+            filename="log_{iteration}.json",
+            postprocess=lambda entry: entry.update(more=1),
+        )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log_12.json", "log_6.json"]
     assert list(json.loads((tmp_path / "log_6.json").read_text())[0]) == [
         "x",
@@ -339,8 +340,9 @@ def test_curves_are_drawn_and_go_on(tmp_path):
     [
         lambda keys: extensions.PrintReport(keys, out=Stream()),
         lambda keys: extensions.PlotReport(keys, trigger=(4, "iteration")),
+        lambda keys: extensions.LogReport(keys, trigger=(4, "iteration"), filename=None),
     ],
-    ids=["table", "plot"],
+    ids=["table", "plot", "log"],
 )
 def test_keys_that_are_never_reported_are_told_misspelt_ones_at_once(tmp_path, recwarn, make):
     def shown(keys, **values):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,6 +121,19 @@ class Bucket:
             self.grad[...] = self.sent
 
 
+def _wire_dtype(given: Any) -> np.dtype[Any]:
+    """Return the dtype in which gradients travel; ValueError if they cannot travel as that."""
+    dtype: np.dtype[Any] | None = None
+    with suppress(TypeError):
+        dtype = np.dtype(given)
+    if dtype is None or dtype.kind not in "fV":  # bfloat16 is a V
+        raise ValueError(
+            "wire_dtype, allreduce_grad_dtype: gradients travel in a floating-point dtype, "
+            f"np.float16, np.float32 or ml_dtypes.bfloat16, not in {given!r}"
+        )
+    return dtype
+
+
 class Reducer:
     """Sums the gradients of parameters over ranks.
 
@@ -149,11 +163,7 @@ class Reducer:
                 f"a bucket has a positive number of bytes, or is None, not {bucket_bytes}"
             )
         self.comm, self.bucket_bytes = comm, bucket_bytes
-        self._wire_dtype = None if wire_dtype is None else np.dtype(wire_dtype)
-        if self._wire_dtype is not None and self._wire_dtype.kind not in "fV":  # bfloat16 is a V
-            raise ValueError(
-                f"gradients travel in a floating-point dtype, not in {self._wire_dtype}"
-            )
+        self._wire_dtype = None if wire_dtype is None else _wire_dtype(wire_dtype)
         self._among = among
         self._channels: dict[tuple[str, ...] | None, Communicator] = {}
         self._buffers: list[FlatBuffer] = []

@@ -27,6 +27,7 @@ from mnpar.checks.communication_checks import checking
 from mnpar.checks.mesh_update import MeshUpdate
 from mnpar.communicators.create import current_size
 from mnpar.communicators.replication import describe_model
+from mnpar.errors import listed
 from mnpar.functions.communication.base import communication_hook
 from mnpar.optimizers import GradientMethod
 from mnpar.optimizers.gradient_method import Pieces
@@ -44,6 +45,7 @@ from mnpar.parallel.data.replicas import (
     have_common_parameters,
     restore_persistents,
 )
+from mnpar.parallel.data.rows import Rows, take_rows
 from mnpar.parallel.data.samples import SampleCounter, samples_of
 from mnpar.parallel.data.update_record import (
     UNKNOWN,
@@ -66,6 +68,7 @@ from mnpar.variable import Variable
 
 REDUCTIONS = ("weighted", "mean", "sum")
 _NOTHING = nullcontext()
+_NO_ROWS = Rows()
 
 
 class _Update:
@@ -141,6 +144,8 @@ class GradientSync:
         self._zero_fill = zero_fill
         matters = reducer.comm.size > 1 and reduce == "weighted"
         self._samples = SampleCounter(samples, strict=matters)
+        # whether ranks tell how many rows their losses have, of which nobody counts the samples
+        self._compares_rows = matters
         self._placement = placement
         self._double_buffering = DoubleBuffering(reducer) if double_buffering else None
         self._shards = Shards(reducer) if sharded else None
@@ -239,9 +244,15 @@ class GradientSync:
         # a loss scaling skips the step then
         diverged = own != 0 and not is_finite(loss) and not self.optimizer.skips_overflows
         record = self._packed[0]
-        if record is None or diverged or not (settled and self._repeats(record, own)):
+        # nobody counts a closure's samples; a tuple may be columns, or batches
+        unsure = own < 0 or tuple in map(type, args)
+        seen = unsure and self._compares_rows and isinstance(loss, Variable)
+        rows = Rows.of(loss.node) if seen else _NO_ROWS
+        if record is None or diverged or not (settled and self._repeats(record, own, rows)):
             lossless = loss is None and self._lacks_loss(samples)
-            record = self._record(own, before is not None, lossless=lossless, diverged=diverged)
+            record = self._record(
+                own, before is not None, rows=rows, lossless=lossless, diverged=diverged
+            )
         forward = lambda: lossfun(*args, **kwds)
         update = self._begin(_Update(record, forward, started, before))
         if not self._ever_reached:
@@ -266,10 +277,12 @@ class GradientSync:
         own = update.record.weight
         return weighted(loss, own, update.started, self.optimizer.loss_scale, others)
 
-    def _repeats(self, record: UpdateRecord, weight: float) -> bool:
+    def _repeats(self, record: UpdateRecord, weight: float, rows: Rows) -> bool:
         """Return whether this rank has nothing else to tell than its last record: nearly always."""
         return (
             weight == record.weight
+            and rows.number == record.rows
+            and rows.weight == record.rows_weight
             and record.digest is NO_DIGEST
             and self._notes is not None
             and self._placement is None
@@ -282,6 +295,7 @@ class GradientSync:
         weight: float,
         undoable: bool = True,
         *,
+        rows: Rows = _NO_ROWS,
         manual: bool = False,
         joining: bool = False,
         lossless: bool = False,
@@ -317,6 +331,7 @@ class GradientSync:
         return UpdateRecord(
             weight,
             self._held,
+            *rows,
             first,
             stale,
             final,
@@ -371,9 +386,11 @@ class GradientSync:
             self.replicas.compare(records, model, self.optimizer.t)
 
     def _check_losses(self, update: _Update, records: list[UpdateRecord]) -> None:
-        """Tell losses that are missing everywhere, or not finite; all ranks call it with the same
-        records.
+        """Tell losses that are missing everywhere or not finite, and whose rows weigh more on some
+        ranks than on others; all ranks call it with the same records.
         """
+        if self._compares_rows:
+            self._compare_rows(records)
         if any([record.diverged for record in records]):
             mine = update.record
             loss = mine.diverged if mine.weight else None
@@ -386,6 +403,15 @@ class GradientSync:
             and self._has_all_losses
         ):
             raise TypeError(_LOSSLESS.format(type(self.optimizer.target).__name__))
+
+    def _compare_rows(self, records: list[UpdateRecord]) -> None:
+        """Warn, once, if the mean over ranks is a mean of means."""
+        rows = [(one.rows, abs(one.weight) or 1.0, one.rows_weight) for one in records if one.rows]
+        each = [weight * own / count for count, weight, own in rows]
+        if rows and max(each) - min(each) > 1e-6 * max(map(abs, each)):
+            self._compares_rows = False
+            told = [listed([f"{n:g}" for n in some]) for some in list(zip(*rows, strict=True))[:2]]
+            warn_user(_UNEVEN.format(*told), self.comm.rank)
 
     def _trained(self) -> list[Parameter]:
         """Return the parameters that steps are to change."""
@@ -505,7 +531,8 @@ class GradientSync:
         update = self._update
         if update is None:  # the gradients were there already
             self._in_own_scale()
-            update = self._begin(_Update(self._record(0.0, manual=True)))
+            rows = take_rows() if self._compares_rows else _NO_ROWS
+            update = self._begin(_Update(self._record(0.0, rows=rows, manual=True)))
         self._update = None
         if self._all_joined:
             return False
@@ -803,6 +830,13 @@ _EQUALIZED = (
 )
 
 _MIXED = "no step was taken: some ranks brought gradients, and others a loss function"
+
+_UNEVEN = (
+    "the ranks' losses are of {} rows of data, and count as {}, as far as the loss function's "
+    "arguments tell: a mean of means is not the mean over all samples. Give it the arrays, "
+    "update(lossfun, x, t), or create_multi_node_optimizer(samples=a function of its arguments); "
+    "if the program weighs losses itself, or these rows are not their samples, reduce='mean'"
+)
 
 _MANUAL = (
     "gradients that were there already are of other values; update(lossfun, ...) computes them "

@@ -17,7 +17,7 @@ from mnpar.parallel.data.consistency import NO_DIGEST
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
-_NUMBERS = struct.Struct(f"<2d11?2I{len(NO_DIGEST)}s")
+_NUMBERS = struct.Struct(f"<2dId11?2I{len(NO_DIGEST)}s")
 _NOTHING = np.empty(0, np.float32)
 
 
@@ -28,6 +28,10 @@ class UpdateRecord(NamedTuple):
     # many samples
     weight: float
     held: float = 0.0  # the weight of the gradients that no_sync added up before
+    # of a loss of nobody is sure how many samples, those that its graph shows (rows.py), and what
+    # they weigh in it
+    rows: int = 0
+    rows_weight: float = 0.0
     first: bool = False  # it tells this before its backward, and so without gradients
     stale: bool = False  # its parameters are not those that were made equal
     # its forward cannot be run again: it communicated, or changed persistent values

@@ -59,6 +59,7 @@ class LogReport(Extension):
         self._asked = filename is not None or log_name != "log"
         self._log: list[dict[str, Any]] = []
         self._summary = DictSummary()
+        self._reported = ReportedKeys(type(self).__name__, self._keys or ())
         # the observation of the last call: each iteration has one of its own
         self._seen: Any = None
 
@@ -76,6 +77,8 @@ class LogReport(Extension):
             observation if self._keys is None else [key for key in self._keys if key in observation]
         )
         self._summary.add({key: observation[key] for key in keys})
+        if self._keys is not None:
+            self._reported.add(observation)
         if not (self._trigger(trainer) or trainer.is_before_training):
             return
         entry: dict[str, Any] = self._summary.compute_mean()
@@ -87,10 +90,20 @@ class LogReport(Extension):
             self._postprocess(entry)
         self._log.append(entry)
         self._summary = DictSummary()
+        if getattr(trainer, "speaks", True):
+            self._reported.compare()
         if self._log_name is not None and (self._asked or getattr(trainer, "speaks", True)):
             path = os.path.join(trainer.out, self._log_name.format(**entry))
             with replacing_path(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
                 json.dump(self._log, file, indent=4)
+
+    def on_error(self, trainer: Trainer, exc: Exception, tb: TracebackType | None) -> None:
+        """Tell nothing: what is missing might have come."""
+        self._reported.forget()
+
+    def finalize(self) -> None:
+        """Tell which of its keys were never reported."""
+        self._reported.end()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the entries, and the sums of the current interval."""
@@ -132,6 +145,16 @@ class LogReader(Extension):
         """Prepare the LogReport that is called from here."""
         if isinstance(self._log_report, LogReport):
             self._log_report.initialize(trainer)
+
+    def on_error(self, trainer: Trainer, exc: Exception, tb: TracebackType | None) -> None:
+        """Let the LogReport that is called from here tell nothing."""
+        if isinstance(self._log_report, LogReport):
+            self._log_report.on_error(trainer, exc, tb)
+
+    def finalize(self) -> None:
+        """Finish the LogReport that is called from here."""
+        if isinstance(self._log_report, LogReport):
+            self._log_report.finalize()
 
     def serialize(self, serializer: AbstractSerializer) -> None:
         """Save or load the LogReport that is called from here."""
@@ -190,10 +213,12 @@ class PrintReport(LogReader):
 
     def on_error(self, trainer: Trainer, exc: Exception, tb: TracebackType | None) -> None:
         """Tell nothing: what is missing might have come."""
+        super().on_error(trainer, exc, tb)
         self._keys.forget()
 
     def finalize(self) -> None:
         """Tell which of its keys were never reported."""
+        super().finalize()
         self._keys.end()
 
     def _write(self, line: str) -> None:

@@ -786,13 +786,14 @@ def test_parameters_that_had_no_gradient_are_left_alone_an_update_late_too(comm)
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"wire_dtype": np.int8}, "gradients travel in a floating-point dtype, not in int8"),
+        ({"wire_dtype": np.int8}, "^wire_dtype, .* floating-point dtype, .*, not in .*int8"),
+        ({"wire_dtype": "float15"}, "^wire_dtype, .* np.float32 .*, not in 'float15'$"),
         (
             {"axes": ("data", "model")},
             "are of a mesh, but the second argument is a Communicator: give the mesh",
         ),
     ],
-    ids=["wire", "axes"],
+    ids=["wire", "wire of no dtype", "axes"],
 )
 def test_arguments_that_would_make_wrong_gradients_without_a_word(options, words):
     with pytest.raises(ValueError, match=words):

@@ -377,5 +377,5 @@ def test_a_hook_sees_all_gradients_before_the_first_bucket_is_updated(comm):
 
 
 def test_a_record_travels_as_bytes():
-    record = UpdateRecord(3.0, 1.5, True, False, True, False, True)
+    record = UpdateRecord(3.0, 1.5, 7, 0.5, True, False, True, False, True)
     assert UpdateRecord.unpack(record.pack()) == record
