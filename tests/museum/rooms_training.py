@@ -378,6 +378,31 @@ def joint_loss_of_absolute_errors(comm):
 
 
 @hall.room(
+    "A joint loss of what went around a ring",
+    "mnpar, whose warning of a joint loss it escapes (so it does by alltoall, send and recv)",
+    "as above: gradients are P times too large",
+    checked="a loss that all ranks hold counts P times",
+    impossible="A shift gives each rank another value. A rank whose loss is its own, and takes its "
+    "neighbour's value into it, has the same lines, graph and messages, with equal labels the same "
+    "numbers too, and its losses add up rightly. allgather says that all have the same; shifts "
+    "do not.",
+)
+def joint_loss_around_a_ring(comm):
+    model = mnpar.Link()
+    model.w = mnpar.Parameter(np.array([1.1, 2.3]))
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    mine = np.arange(2) % comm.size == comm.rank
+    for _ in range(2):
+        parts = [F.sum((model.w * np.array([0.7, 0.9]))[mine])]
+        for _ in range(comm.size - 1):
+            parts.append(F.shift(comm, parts[-1]))
+        model.cleargrads()
+        ((sum(parts) - 0.3) ** 2).backward()
+        model.w.grad = comm.allreduce(model.w.grad)
+        optimizer.update()
+
+
+@hall.room(
     "A flipped bit in a file of weights",
     "safetensors 0.8 (measured: 299 of 400 flips load other weights)",
     "the format has no checksum: other weights are loaded",
