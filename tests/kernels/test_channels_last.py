@@ -365,6 +365,38 @@ def test_normalizations_err_no_more_than_four_times_as_much_as_the_twin(C, group
 
 
 @needs_numba
+@pytest.mark.parametrize("order", [laid_out, np.array])
+@pytest.mark.parametrize("shape", [(13, 20), (4, 3), (9, 130), (1, 2)])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "edges"])
+def test_resizing_errs_no_more_than_four_times_as_much_as_the_twin(mode, shape, order, computed):
+    rng = np.random.default_rng(4)
+    options = (mode, True) if mode != "edges" else ("bilinear", False)
+    x = rng.standard_normal((2, 20, 9, 7)).astype("f")
+    weights = rng.standard_normal((2, 20, *shape)).astype("f")
+
+    def both(x, weights):
+        x = Variable(order(x))
+        y = F.resize_images(x, shape, *options)
+        return y.array, grad([y], [x], [Variable(order(weights))])[0].array
+
+    truths = computed(False, both, x.astype("d"), weights.astype("d"))
+    twins = computed(False, both, x, weights)
+    loops = computed(True, both, x, weights)
+    doubles = computed(True, both, x.astype("d"), weights.astype("d"))
+    for found, double, twin, truth in zip(loops, doubles, twins, truths, strict=True):
+        np.testing.assert_allclose(double, truth, rtol=1e-12, atol=1e-12)
+        errors = [np.abs(z - truth).max() for z in (found, twin)]
+        assert errors[0] <= 4 * max(errors[1], np.finfo("f").eps * np.abs(truth).max() / 2)
+        assert channels_last.is_channels_last(found) == (order is laid_out)
+    x[0, 1, 2, 3], x[1, 2, 3, 4], x[0, 3, 8, 6] = np.nan, -np.inf, np.inf
+    weights[0, 0, 0, 0] = np.inf
+    twins = computed(False, both, x, weights)
+    for found, twin in zip(computed(True, both, x, weights), twins, strict=True):
+        for test in (np.isnan, np.isposinf, np.isneginf):
+            np.testing.assert_array_equal(test(found), test(twin))
+
+
+@needs_numba
 def test_a_network_has_the_gradients_that_the_twin_has(computed):
     rng = np.random.default_rng(3)
     arrays = [

@@ -17,6 +17,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
+from mnpar.kernels import interpolation
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
 
@@ -41,7 +42,12 @@ class Resize(GenericFunction):
         self.last = last
 
     def forward(self, x: Array) -> Array:
+        if (found := self.by_loops(x)) is not None:
+            return found
         return within(self.product, upcast_halves(x)).astype(x.dtype, copy=False)
+
+    def by_loops(self, x: Array) -> Array | None:
+        return interpolation.interpolate(x, self.out, 2 + self.last, self.parts)
 
     def product(self, x: Array) -> Array:
         xp = backend.get_array_module(x)
@@ -60,6 +66,9 @@ class Resize(GenericFunction):
 
 class Gathered(Resize):
     """The transpose of it: each cell gets what it gave, from all places around it."""
+
+    def by_loops(self, x: Array) -> Array | None:
+        return interpolation.gather(x, self.size, 2 + self.last, self.parts)
 
     def product(self, y: Array) -> Array:
         xp = backend.get_array_module(y)
