@@ -1,4 +1,4 @@
-"""The U-Nets and the field on grids: the same costs and pictures on every grid as on one
+"""The U-Nets and the fields on grids: the same costs and pictures on every grid as on one
 process.
 """
 
@@ -10,9 +10,11 @@ import pytest
 import threadpoolctl
 
 import mnpar
+import mnpar.functions as F
 from tests.examples.running import PNG, load, output
 
 unet, diffusion = load("applications/unet"), load("applications/halo_diffusion")
+water = load("applications/shallow_water")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -103,6 +105,76 @@ def test_on_any_grid_the_field_is_that_of_one_process(flags, monkeypatch):
     (difference, *losses), (one, *serial) = found
     assert max(difference, one) < 1e-12
     np.testing.assert_allclose(losses, serial, rtol=1e-9)
+
+
+# ---- shallow water ----
+
+
+def after_steps(local, ranks, cells=(11, 17), steps=6, dtype="f8"):
+    """The channel after some steps, the misfit, and its gradient, all (6, H, W) whole."""
+
+    def program(comm):
+        channel = water.Channel(water.grid_of(comm), cells, local, np.dtype(dtype))
+        noise = 0.1 * np.random.default_rng(0).standard_normal((6, *cells))
+        start = mnpar.Variable((channel.start + noise[channel.own]).astype(dtype))
+        state = channel.run(start, steps)
+        loss = channel.misfit(start, channel.start[0], steps)
+        loss.backward()
+        blocks = channel.grid.blocks(cells)
+        whole = [mnpar.plans.Box.whole(cells)] * comm.size
+        fields, gradient = (
+            F.repartition(comm, x, blocks, whole).array for x in (state.array, start.grad)
+        )
+        return fields, comm.allreduce(loss.array), gradient
+
+    return mnpar.run(program, ranks=ranks)[0]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_on_any_grid_the_channel_and_its_gradient_are_those_of_one_process(ranks):
+    one = after_steps("numpy", 1)
+    assert abs(one[0][2]).max() > 1e-3  # water flows north
+    assert abs(one[2][:3]).min(axis=0).max() > 0
+    for there, here in zip(after_steps("numpy", ranks), one, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-11, atol=1e-11 * abs(here).max())
+
+
+@pytest.mark.parametrize("local", ["jax", "numba"])
+def test_a_compiled_time_step_of_shallow_water_is_numpys(local, request):
+    library = pytest.importorskip(local)
+    if local == "jax":
+        before = library.config.jax_enable_x64
+        request.addfinalizer(lambda: library.config.update("jax_enable_x64", before))
+    one = after_steps("numpy", 1)
+    for ranks in (1, 2):
+        for there, here in zip(after_steps(local, ranks), one, strict=True):
+            np.testing.assert_allclose(there, here, rtol=1e-10, atol=1e-10 * abs(here).max())
+
+
+def test_the_channel_keeps_its_water_and_its_walls():
+    fields, _, _ = after_steps("numpy", 2, steps=20)
+    start, _ = water.jet((0, 11), (11, 17), "f8")
+    noise = 0.1 * np.random.default_rng(0).standard_normal((6, 11, 17))
+    assert fields[0].sum() == pytest.approx((start + noise)[0].sum(), rel=1e-12)
+    assert (fields[2, -1] == 0).all()
+
+
+def test_the_shallow_water_is_run_differentiated_and_drawn(tmp_path):
+    flags = ["--cells", "20x12", "--steps", "18", "--out", str(tmp_path)]
+    text = output(2, "applications/shallow_water", flags)
+    found = re.search(r"differs by (\S+) from numpy's in float64, and that one by (\S+) from", text)
+    assert float(found[1]) < 1e-3
+    assert float(found[2]) < 1e-7
+    assert (tmp_path / "shallow_water.png").read_bytes().startswith(PNG)
+
+
+def test_shallow_water_without_its_library_names_a_command_that_runs(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["water.py", "--local", "numba"])
+    monkeypatch.setattr(water.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        water.flags().read()
+    said = capsys.readouterr().err
+    assert "pip install 'mnpar[fast]'; without it: python water.py --local numpy" in said
 
 
 def test_without_matplotlib_the_pipelined_u_net_is_trained_all_the_same(tmp_path, monkeypatch):

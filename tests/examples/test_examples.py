@@ -408,6 +408,12 @@ OF_PYTHON = {
         "--grid 4": "--grid is rows x columns",
         "--steps 0": "--steps is at least 5, not 0",
     },
+    "applications/shallow_water": {
+        "--cells 4x9": "--cells is columns x rows, 8x8 at least",
+        "--cells 90": "--cells is columns x rows, 8x8 at least",
+        "--steps 5": "--steps is at least 12, not 5",
+        "--local torch": "invalid choice: 'torch'",
+    },
     "seeds/flashlight_perceptron": {
         "-e 0": "--epoch is at least 1, not 0",
         "--tutorial --check": "not with --tutorial",

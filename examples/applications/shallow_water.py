@@ -1,0 +1,488 @@
+"""The shallow-water equations on a grid of ranks: a jet that breaks into vortices, and the gradient
+of a misfit with respect to the state at the beginning.
+
+    mpiexec -n 4 python examples/applications/shallow_water.py
+    python examples/applications/shallow_water.py
+        starts two ranks itself
+    python examples/applications/shallow_water.py --local jax
+        each time step is compiled by JAX (pip install 'mnpar[jax]')
+    python examples/applications/shallow_water.py --local numba --threads 2
+        each time step is compiled by numba (pip install 'mnpar[fast]'); ranks that are threads
+
+The height h and the velocities u, v lie on an Arakawa C grid, u on the east face and v on the north
+face of each cell. The channel is periodic in x, and has walls in y. The scheme and its numbers are
+those of mpi4jax's demonstration (github.com/mpi4jax/mpi4jax, examples/shallow_water.py): fluxes of
+potential vorticity, one Euler step and then steps of Adams and Bashforth, lateral friction; the jet
+begins in geostrophic balance. Friction of v reads v alone here. A time step is a function of a
+block and of two rows and columns of its neighbours on each side. ``F.halo_exchange`` brings these
+once a step; its backward returns their gradients. Only the local function is compiled.
+"""
+
+import importlib.util
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import mnpar
+import mnpar.functions as F
+
+GRAVITY, DEPTH, CORIOLIS, BETA = 9.81, 100.0, 2e-4, 2e-11  # m/s², m, 1/s, 1/(m s)
+DX = 5e3  # m, of a cell, in both directions
+DT = 0.125 * DX / (GRAVITY * DEPTH) ** 0.5  # s
+VISCOSITY = 1e-3 * CORIOLIS * DX**2  # m²/s
+FRAMES = 6  # of the film, which shows the second half
+HALO = 2  # cells that a time step reads on each side
+
+
+def constants(first, dtype):
+    """What the time steps multiply by, in the state's dtype; the first step is Euler's."""
+    now, before = (1.0, 0.0) if first else (1.6, -0.6)
+    return np.array(
+        [1 / DX, GRAVITY / DX, DT * now, DT * before, DT * VISCOSITY / DX**2, 0.5, 0.25], dtype
+    )
+
+
+def parts(s, f, inside, c):
+    """The six fields of a block after one time step.
+
+    Args:
+        s: (6, H + 4, W + 4): h, u, v, and their derivatives in time at the step before.
+        f: (H + 4, 1), the Coriolis parameter.
+        inside: (H + 4, 1), 1 where the north face of a cell is no wall, and else 0.
+        c: constants.
+    """
+    per_dx, g, now, before, friction, half, quarter = c[0], c[1], c[2], c[3], c[4], c[5], c[6]
+    h, u, v = s[0], s[1], s[2] * inside
+    fe = half * (h[:, :-1] + h[:, 1:]) * u[:, :-1]  # what flows through east faces
+    fn = half * (h[:-1] + h[1:]) * v[:-1]  # and through north faces
+    spin = (v[:-1, 1:] - v[:-1, :-1] - u[1:, :-1] + u[:-1, :-1]) * per_dx
+    depth = quarter * (h[:-1, :-1] + h[:-1, 1:] + h[1:, :-1] + h[1:, 1:])
+    q = (f[:-1] + spin) / depth  # potential vorticity, at the north-east corners
+    qn = half * q * (fn[:, :-1] + fn[:, 1:])
+    qe = half * q * (fe[:-1] + fe[1:])
+    uu, vv = u * u, v * v
+    ke = quarter * (uu[1:, 1:] + uu[1:, :-1] + vv[1:, 1:] + vv[:-1, 1:])  # kinetic energy
+    dh = per_dx * (fe[1:-1, :-1] - fe[1:-1, 1:] + fn[:-1, 1:-1] - fn[1:, 1:-1])
+    du = (
+        g * (h[1:-1, 1:-1] - h[1:-1, 2:])
+        + half * (qn[1:, 1:] + qn[:-1, 1:])
+        + per_dx * (ke[:-1, :-1] - ke[:-1, 1:])
+    )
+    dv = (
+        g * (h[1:-1, 1:-1] - h[2:, 1:-1])
+        - half * (qe[1:, 1:] + qe[1:, :-1])
+        + per_dx * (ke[:-1, :-1] - ke[1:, :-1])
+    )
+    h = h[1:-1, 1:-1] + now * dh + before * s[3][1:-1, 1:-1]
+    u = u[1:-1, 1:-1] + now * du + before * s[4][1:-1, 1:-1]
+    v = (v[1:-1, 1:-1] + now * dv + before * s[5][1:-1, 1:-1]) * inside[1:-1]
+    shear = (u[1:] - u[:-1]) * inside[1:-2]  # none at a wall: u slips
+    mid = v[1:-1, 1:-1]
+    spread_u = u[1:-1, 2:] - u[1:-1, 1:-1] - u[1:-1, 1:-1] + u[1:-1, :-2]
+    spread_u = spread_u + shear[1:, 1:-1] - shear[:-1, 1:-1]
+    spread_v = v[1:-1, 2:] + v[1:-1, :-2] + v[2:, 1:-1] + v[:-2, 1:-1] - mid - mid - mid - mid
+    return (
+        h[1:-1, 1:-1],
+        u[1:-1, 1:-1] + friction * spread_u,
+        (mid + friction * spread_v) * inside[2:-2],
+        dh[1:-1, 1:-1],
+        du[1:-1, 1:-1],
+        dv[1:-1, 1:-1],
+    )
+
+
+def loops():
+    """The time step and its gradient as loops over cells, which numba compiles."""
+    import numba
+
+    @numba.njit(nogil=True)
+    def fluxes(h, u, v, f, c):
+        """What flows through the faces, potential vorticity, and the depth at the corners."""
+        rows, columns = h.shape
+        fe, fn = np.zeros_like(h), np.zeros_like(h)
+        q, depth = np.zeros_like(h), np.ones_like(h)
+        per_dx, half, quarter = c[0], c[5], c[6]
+        for i in range(rows):
+            for j in range(columns - 1):
+                fe[i, j] = half * (h[i, j] + h[i, j + 1]) * u[i, j]
+        for i in range(rows - 1):
+            for j in range(columns):
+                fn[i, j] = half * (h[i, j] + h[i + 1, j]) * v[i, j]
+        for i in range(rows - 1):
+            for j in range(columns - 1):
+                spin = (v[i, j + 1] - v[i, j] - u[i + 1, j] + u[i, j]) * per_dx
+                depth[i, j] = quarter * (h[i, j] + h[i, j + 1] + h[i + 1, j] + h[i + 1, j + 1])
+                q[i, j] = (f[i, 0] + spin) / depth[i, j]
+        return fe, fn, q, depth
+
+    @numba.njit(nogil=True)
+    def forward(s, f, inside, c):
+        rows, columns = s.shape[1:]
+        per_dx, g, now, before, friction, half, quarter = c[0], c[1], c[2], c[3], c[4], c[5], c[6]
+        h, u, v = s[0], s[1], s[2] * inside
+        fe, fn, q, _ = fluxes(h, u, v, f, c)
+        ke = np.zeros_like(fe)
+        for i in range(1, rows):
+            for j in range(1, columns):
+                east, west = u[i, j] * u[i, j], u[i, j - 1] * u[i, j - 1]
+                north, south = v[i, j] * v[i, j], v[i - 1, j] * v[i - 1, j]
+                ke[i, j] = quarter * (east + west + north + south)
+        y = np.empty((6, rows - 4, columns - 4), s.dtype)
+        u1, v1 = np.zeros_like(fe), np.zeros_like(fe)  # before friction
+        for i in range(1, rows - 1):
+            for j in range(1, columns - 1):
+                dh = per_dx * (fe[i, j - 1] - fe[i, j] + fn[i - 1, j] - fn[i, j])
+                north = half * q[i, j] * (fn[i, j] + fn[i, j + 1])
+                south = half * q[i - 1, j] * (fn[i - 1, j] + fn[i - 1, j + 1])
+                east = half * q[i, j] * (fe[i, j] + fe[i + 1, j])
+                west = half * q[i, j - 1] * (fe[i, j - 1] + fe[i + 1, j - 1])
+                du = g * (h[i, j] - h[i, j + 1]) + half * (north + south)
+                du += per_dx * (ke[i, j] - ke[i, j + 1])
+                dv = g * (h[i, j] - h[i + 1, j]) - half * (east + west)
+                dv += per_dx * (ke[i, j] - ke[i + 1, j])
+                u1[i, j] = u[i, j] + now * du + before * s[4, i, j]
+                v1[i, j] = (v[i, j] + now * dv + before * s[5, i, j]) * inside[i, 0]
+                if 2 <= i < rows - 2 and 2 <= j < columns - 2:
+                    y[0, i - 2, j - 2] = h[i, j] + now * dh + before * s[3, i, j]
+                    y[3, i - 2, j - 2] = dh
+                    y[4, i - 2, j - 2] = du
+                    y[5, i - 2, j - 2] = dv
+        for i in range(2, rows - 2):
+            for j in range(2, columns - 2):
+                spread = u1[i, j + 1] - u1[i, j] - u1[i, j] + u1[i, j - 1]
+                spread += (u1[i + 1, j] - u1[i, j]) * inside[i, 0]  # none at a wall: u slips
+                spread -= (u1[i, j] - u1[i - 1, j]) * inside[i - 1, 0]
+                y[1, i - 2, j - 2] = u1[i, j] + friction * spread
+                mid = v1[i, j]
+                spread = v1[i, j + 1] + v1[i, j - 1] + v1[i + 1, j] + v1[i - 1, j]
+                spread -= mid + mid + mid + mid
+                y[2, i - 2, j - 2] = (mid + friction * spread) * inside[i, 0]
+        return y
+
+    @numba.njit(nogil=True)
+    def backward(s, f, inside, c, gy):
+        """The gradient of the state before the step: ``forward``, from its end to its beginning."""
+        rows, columns = s.shape[1:]
+        per_dx, g, now, before, friction, half, quarter = c[0], c[1], c[2], c[3], c[4], c[5], c[6]
+        h, u, v = s[0], s[1], s[2] * inside
+        fe, fn, q, depth = fluxes(h, u, v, f, c)
+        g1 = np.zeros_like(s)
+        for i in range(2, rows - 2):
+            for j in range(2, columns - 2):
+                g1[0, i, j] += gy[0, i - 2, j - 2]
+                t = friction * gy[1, i - 2, j - 2]
+                north, south = inside[i, 0] * t, inside[i - 1, 0] * t
+                g1[1, i, j] += gy[1, i - 2, j - 2] - t - t - north - south
+                g1[1, i, j + 1] += t
+                g1[1, i, j - 1] += t
+                g1[1, i + 1, j] += north
+                g1[1, i - 1, j] += south
+                masked = gy[2, i - 2, j - 2] * inside[i, 0]
+                t = friction * masked
+                g1[2, i, j] += masked - t - t - t - t
+                g1[2, i, j + 1] += t
+                g1[2, i, j - 1] += t
+                g1[2, i + 1, j] += t
+                g1[2, i - 1, j] += t
+        gs = np.zeros_like(s)
+        gh, gu, gv = gs[0], gs[1], gs[2]
+        gfe, gfn, gq, gke = (
+            np.zeros_like(h),
+            np.zeros_like(h),
+            np.zeros_like(h),
+            np.zeros_like(h),
+        )
+        for i in range(1, rows - 1):
+            for j in range(1, columns - 1):
+                g1[2, i, j] *= inside[i, 0]
+                gdh, gdu, gdv = now * g1[0, i, j], now * g1[1, i, j], now * g1[2, i, j]
+                if 2 <= i < rows - 2 and 2 <= j < columns - 2:
+                    gdh += gy[3, i - 2, j - 2]
+                    gdu += gy[4, i - 2, j - 2]
+                    gdv += gy[5, i - 2, j - 2]
+                for k in range(3):
+                    gs[k, i, j] += g1[k, i, j]
+                    gs[k + 3, i, j] = before * g1[k, i, j]
+                gfe[i, j - 1] += per_dx * gdh
+                gfe[i, j] -= per_dx * gdh
+                gfn[i - 1, j] += per_dx * gdh
+                gfn[i, j] -= per_dx * gdh
+                gh[i, j] += g * (gdu + gdv)
+                gh[i, j + 1] -= g * gdu
+                gh[i + 1, j] -= g * gdv
+                gke[i, j] += per_dx * (gdu + gdv)
+                gke[i, j + 1] -= per_dx * gdu
+                gke[i + 1, j] -= per_dx * gdv
+                for k in range(i - 1, i + 1):  # the corners south and north of u
+                    t = half * half * gdu
+                    gq[k, j] += t * (fn[k, j] + fn[k, j + 1])
+                    gfn[k, j] += t * q[k, j]
+                    gfn[k, j + 1] += t * q[k, j]
+                for k in range(j - 1, j + 1):  # and west and east of v
+                    t = half * half * gdv
+                    gq[i, k] -= t * (fe[i, k] + fe[i + 1, k])
+                    gfe[i, k] -= t * q[i, k]
+                    gfe[i + 1, k] -= t * q[i, k]
+        for i in range(1, rows):
+            for j in range(1, columns):
+                t = half * gke[i, j]
+                gu[i, j] += u[i, j] * t
+                gu[i, j - 1] += u[i, j - 1] * t
+                gv[i, j] += v[i, j] * t
+                gv[i - 1, j] += v[i - 1, j] * t
+        for i in range(rows - 1):
+            for j in range(columns - 1):
+                t = gq[i, j] / depth[i, j]
+                gdepth = -quarter * q[i, j] * t
+                gh[i, j] += gdepth
+                gh[i, j + 1] += gdepth
+                gh[i + 1, j] += gdepth
+                gh[i + 1, j + 1] += gdepth
+                t *= per_dx
+                gv[i, j + 1] += t
+                gv[i, j] -= t
+                gu[i + 1, j] -= t
+                gu[i, j] += t
+        for i in range(rows):
+            for j in range(columns - 1):
+                t = half * gfe[i, j]
+                gh[i, j] += t * u[i, j]
+                gh[i, j + 1] += t * u[i, j]
+                gu[i, j] += t * (h[i, j] + h[i, j + 1])
+        for i in range(rows - 1):
+            for j in range(columns):
+                t = half * gfn[i, j]
+                gh[i, j] += t * v[i, j]
+                gh[i + 1, j] += t * v[i, j]
+                gv[i, j] += t * (h[i, j] + h[i + 1, j])
+        gs[2] *= inside
+        return gs, None, None, None
+
+    return forward, backward
+
+
+def stacked(stack):
+    """The time step as one array, by numpy's, mnpar's or JAX's function."""
+    return lambda s, f, inside, c: stack(parts(s, f, inside, c))
+
+
+def local_step(name, dtype="f4"):
+    """A differentiable time step of one block: Variables and arrays in, a Variable out."""
+    if name == "jax":
+        import jax
+
+        if np.dtype(dtype).itemsize == 8:
+            jax.config.update("jax_enable_x64", True)
+        return F.from_jax(stacked(jax.numpy.stack))
+    if name == "numba":
+        return F.from_numba(*loops())
+    return stacked(F.stack)
+
+
+def jet(rows, cells, dtype):
+    """The state at the beginning, (6, H, W), and the Coriolis parameter of all rows that a block of
+    ``rows`` reads, (rows + 4, 1).
+    """
+    height, width = cells
+    y = (np.arange(height) + 0.5)[:, None] * DX
+    x = (np.arange(width) + 0.5)[None] * DX
+    length_x, length_y = width * DX, height * DX
+    u = 10 * np.exp(-(((y - 0.5 * length_y) / (0.02 * length_x)) ** 2)) + 0 * x
+    h = np.cumsum(-DX * u * (CORIOLIS + BETA * y) / GRAVITY, axis=0)  # balances the Coriolis force
+    waves = np.sin(10 * np.pi * x / length_x) * np.cos(8 * np.pi * y / length_y)
+    state = np.zeros((6, height, width))
+    state[0] = DEPTH + h - h.mean() + 0.2 * waves
+    state[1] = u
+    y = (np.arange(rows[0] - HALO, rows[1] + HALO)[:, None] + 0.5) * DX
+    return state.astype(dtype), (CORIOLIS + BETA * y).astype(dtype)
+
+
+class Channel:
+    """The simulation of one rank's block.
+
+    Args:
+        grid: of ranks.
+        cells: (H, W) of the whole channel.
+        local: how a time step of a block is computed: ``"numpy"``, ``"jax"`` or ``"numba"``.
+        dtype: of all fields.
+    """
+
+    def __init__(self, grid, cells, local, dtype):
+        self.grid = grid
+        self.cells = cells
+        box = grid.block(cells)
+        self.own = (slice(None), *map(slice, box.start, box.stop))
+        whole, self.f = jet((box.start[0], box.stop[0]), cells, dtype)
+        self.start = whole[self.own].copy()
+        row = np.arange(box.start[0] - HALO, box.stop[0] + HALO)[:, None]
+        self.inside = ((row >= 0) & (row < cells[0] - 1)).astype(dtype)
+        self.first, self.later = constants(True, dtype), constants(False, dtype)
+        self.local = local_step(local, dtype)
+
+    def run(self, state, steps, first=True):
+        """The state so many time steps later."""
+        for i in range(steps):
+            wide = F.halo_exchange(
+                state, self.grid, self.cells, 2 * HALO + 1, pad=HALO, mode=("edge", "wrap")
+            )
+            c = self.first if first and i == 0 else self.later
+            state = self.local(wide, self.f, self.inside, c)
+        return state
+
+    def misfit(self, start, measured, steps):
+        """This rank's part of the mean square difference from measured heights."""
+        h = self.run(start, steps)[0]
+        return F.sum((h - measured) ** 2) / (self.cells[0] * self.cells[1])
+
+
+def grid_of(comm):
+    """As square a grid as the ranks allow, with more columns than rows."""
+    rows = max(r for r in range(1, comm.size + 1) if comm.size % r == 0 and r * r <= comm.size)
+    return mnpar.SpatialGrid(comm, (rows, comm.size // rows))
+
+
+def gradient(comm, cells, local, dtype, steps):
+    """This rank's part of the gradient of a misfit, and the misfit of any state, on a small
+    channel.
+    """
+    channel = Channel(grid_of(comm), cells, local, np.dtype(dtype))
+    noise = 0.1 * np.random.default_rng(0).standard_normal(cells)[channel.own[1:]]
+    measured = channel.start[0] + noise.astype(dtype)
+    start = mnpar.Variable(channel.start)
+    channel.misfit(start, measured, steps).backward()
+    return start, lambda state: channel.misfit(state, measured, steps).array
+
+
+def compare_gradients(comm, local, dtype, cells=(40, 60), steps=8):
+    """Return by how much the gradient of the local step, in its dtype, differs from that of numpy
+    in float64, and by how much that one differs from a difference of two runs; both relative.
+    """
+    start, misfit = gradient(comm, cells, "numpy", "f8", steps)
+    other = start if (local, dtype) == ("numpy", "f8") else None
+    if other is None:
+        other, _ = gradient(comm, cells, local, dtype, steps)
+
+    def total(number, op="sum"):
+        return comm.allreduce(np.asarray(number), op=op).item()
+
+    largest = total(abs(start.grad).max(initial=0), "max")
+    differs = total(abs(other.grad - start.grad).max(initial=0), "max") / largest
+    direction = np.random.default_rng(1 + comm.rank).standard_normal(start.shape)
+    direction[3:] = 0  # the first step does not read them
+    slope = total(np.sum(start.grad * direction))
+    eps = 1e-4
+    with mnpar.no_backprop_mode():
+        there, back = [misfit(start.array + sign * eps * direction) for sign in (1, -1)]
+    return differs, abs(slope * 2 * eps / total(there - back) - 1)
+
+
+def mean_height(comm, state, cells):
+    """Return the mean over the whole channel, in m."""
+    return comm.allreduce(np.asarray(np.sum(state[0], dtype="f8"))).item() / (cells[0] * cells[1])
+
+
+def main(comm, args):
+    """Run, differentiate, draw; return the whole channel's (6, H, W) at the end."""
+    width, height = args.cells
+    cells = (height, width)
+    grid = grid_of(comm)
+    channel = Channel(grid, cells, args.local, np.dtype(args.dtype))
+    say = print if comm.is_root else lambda *_: None
+    whole = [mnpar.plans.Box.whole(cells)] * comm.size
+    film, forward, done = [], 0.0, 1
+    with mnpar.no_backprop_mode():
+        state = channel.run(channel.start, 1).array  # compiles
+        for frame in range(1, FRAMES + 1):
+            steps = args.steps * (FRAMES + frame) // (2 * FRAMES) + 1 - done
+            comm.barrier()
+            began = time.perf_counter()
+            state = channel.run(state, steps, first=False).array
+            forward += time.perf_counter() - began
+            done += steps
+            film.append((done, F.repartition(comm, state, grid.blocks(cells), whole).array))
+    window = min(args.steps, 10)
+    measured = film[0][1][channel.own][0]
+    for _ in range(2):  # the first compiles
+        start = mnpar.Variable(channel.start)
+        comm.barrier()
+        began = time.perf_counter()
+        channel.misfit(start, measured, window).backward()
+        both = time.perf_counter() - began
+    say(
+        f"{width} x {height} cells in {grid.dims[0]} x {grid.dims[1]} blocks, {args.dtype}, "
+        f"{args.local}: {1e3 * forward / args.steps:.2f} ms a step, with its gradient "
+        f"{1e3 * both / window:.2f} ms"
+    )
+    before, after = (mean_height(comm, one, cells) for one in (channel.start, state))
+    say(f"mean height {before:.4f} m, after {done} steps {after:.4f} m")
+    if comm.is_root:
+        draw(film, args.cells, Path(args.out) / "shallow_water.png")
+    differs, wrong = compare_gradients(comm, args.local, args.dtype)
+    limit = 1e-2 if args.dtype == "f4" else 1e-9
+    if not (wrong < 1e-6 and differs < limit and abs(after / before - 1) < 1e-4):
+        raise SystemExit(
+            f"wrong: the gradient by {differs:.1e}, that of numpy by {wrong:.1e}, or the height"
+        )
+    say(
+        f"The gradient through 8 time steps and their halo exchanges on {comm.size} rank(s) "
+        f"differs by {differs:.0e} from numpy's in float64, and that one by {wrong:.0e} from a "
+        "difference of two runs. The mean height has stayed as it was."
+    )
+    return film[-1][1]
+
+
+def draw(film, cells, path):
+    """Draw the vorticity, relative to the Coriolis parameter, at each moment."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        print("no plot: matplotlib is missing (pip install 'mnpar[examples]')")
+        return
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(2, FRAMES // 2, figsize=(10, 4), layout="constrained")
+    extent = np.array([0, cells[0], 0, cells[1]]) * DX / 1e3
+    for ax, (steps, fields) in zip(axes.flat, film, strict=True):
+        u, v = fields[1:3]
+        spin = (np.roll(v, -1, axis=1) - v)[:-1] - np.diff(u, axis=0)
+        image = ax.imshow(
+            spin / DX / CORIOLIS, origin="lower", extent=extent, cmap="RdBu_r", vmin=-1, vmax=1
+        )
+        ax.set(title=f"after {steps * DT / 86400:.1f} days", xlabel="km", ylabel="km")
+        ax.label_outer()
+    figure.colorbar(image, ax=axes, label="vorticity / Coriolis parameter", shrink=0.8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+    print(f"plot: {path}")
+
+
+LIBRARIES = {"numpy": "", "jax": "jax", "numba": "fast"}  # and the extra that brings each
+
+
+def check(parser, args):
+    """Refuse what does not go together, and a library that is missing."""
+    if len(args.cells) != 2 or min(args.cells) < 8:
+        parser.error("--cells is columns x rows, 8x8 at least")
+    if importlib.util.find_spec(args.local) is None:
+        parser.error(
+            f"--local {args.local} needs a library that is missing: pip install "
+            f"'mnpar[{LIBRARIES[args.local]}]'; without it: python {sys.argv[0]} --local numpy"
+        )
+
+
+def flags():
+    """Return the parser of the command line."""
+    parser = mnpar.launch.Parser(__doc__, ranks=2, check=check)
+    parser.flag("--cells", mnpar.launch.dims, "columns x rows", default=(180, 90))
+    parser.flag("--steps", 6000, "time steps after the first", least=2 * FRAMES)
+    parser.flag("--local", "numpy", "what computes a time step", choices=[*LIBRARIES])
+    parser.flag("--dtype", "f4", "of the fields", choices=["f4", "f8"])
+    parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
+    return parser
+
+
+if __name__ == "__main__":
+    mnpar.launch.script(main, flags())
