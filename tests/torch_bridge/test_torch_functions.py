@@ -11,6 +11,7 @@ import mnpar.functions as F  # noqa: E402
 import mnpar.torch as mt  # noqa: E402
 from mnpar.errors import MismatchError  # noqa: E402
 from mnpar.plans import Box, Plan  # noqa: E402
+from mnpar.torch.history import current_history  # noqa: E402
 
 ROWS = 2  # of what each rank gives
 
@@ -387,3 +388,40 @@ def test_networks_of_torch_train_alike_on_copies():
     for weights in mnpar.run(program, ranks=2):
         for w, one in zip(weights, wanted, strict=True):
             torch.testing.assert_close(w, one)
+
+
+CHECKED = {name: function for name, (function, _) in CASES.items()}
+CHECKED["halo_exchange"] = lambda c, x: mt.halo_exchange(
+    x, mnpar.SpatialGrid(c, (c.size, 1)), (c.size * len(x), 1), 3, pad=1
+)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", CHECKED)
+def test_pytorchs_own_checks_of_two_orders_pass_over_ranks(name, ranks):
+    """Every rank hands ``gradcheck`` the same function: from the inputs of all ranks to the results
+    of all. So the ranks change the same number at the same time, and each sees the whole Jacobian.
+    """
+    xs = torch.stack([given(rank, ranks).detach()[:, :1] for rank in range(ranks)])
+
+    def program(comm):
+        def whole(inputs):
+            history = current_history()
+            history.clear()
+            history.keeps = True  # gradcheck differentiates one graph again and again
+            y = (
+                CHECKED[name](comm, mt.copy_to(comm, inputs)[comm.rank])
+                .to(torch.float64)
+                .reshape(-1)
+            )
+            sizes = comm.allgather_obj(y.numel())
+            parts = [torch.zeros(size, dtype=y.dtype) for size in sizes]
+            return mt.reduce_from(
+                comm, torch.cat([*parts[: comm.rank], y, *parts[comm.rank + 1 :]])
+            )
+
+        own = xs.clone().requires_grad_()
+        assert torch.autograd.gradcheck(whole, own)
+        return torch.autograd.gradgradcheck(lambda inputs: whole(inputs) ** 2, own)
+
+    assert mnpar.run(program, ranks=ranks) == [True] * ranks
