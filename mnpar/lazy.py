@@ -117,12 +117,16 @@ def names_above(module: str, **homes: str) -> Callable[[str], Any]:
         True
     """
 
+    found: dict[str, Any] = {}
+
     def get(name: str) -> Any:
+        if name in found:
+            return found[name]
         if name not in homes:
             raise AttributeError(
                 f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module]
             )
-        return getattr(importlib.import_module(homes[name]), name)
+        return found.setdefault(name, getattr(importlib.import_module(homes[name]), name))
 
     return get
 

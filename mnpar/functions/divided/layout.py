@@ -79,6 +79,7 @@ class GridLayout:
 
     Attributes:
         boxes, box: the cells of the whole array that each rank has, and those that this rank has.
+        part_shape: of the array that this rank has: the box's.
         cut_axes: the axes that have more than one part; all of the grid's where it does not need
             all ranks.
 
@@ -91,7 +92,7 @@ class GridLayout:
         [Box(start=(0, 0), stop=(3, 3)), Box(start=(0, 3), stop=(3, 5))]
     """
 
-    __slots__ = ("axes", "box", "boxes", "cut_axes", "grid", "shape")
+    __slots__ = ("axes", "box", "boxes", "cut_axes", "grid", "part_shape", "shape")
     boxes: tuple[Box, ...]
     box: Box
     cut_axes: tuple[int, ...]
@@ -112,6 +113,7 @@ class GridLayout:
         comm, dims = grid.comm, grid.dims
         self.boxes = _boxes(self.shape, dims, self.axes, comm.size)
         self.box = self.boxes[comm.rank]
+        self.part_shape = self.box.shape
         idle = math.prod(dims) < comm.size
         self.cut_axes = tuple(
             [a for a, parts in zip(self.axes, dims, strict=True) if parts > 1 or idle]
@@ -175,7 +177,7 @@ class GridLayout:
         Raises:
             ValueError: the part has not the shape of this rank's box.
         """
-        own = self.box.shape
+        own = self.part_shape
         if part.shape != own:
             if part.size or self.box.volume:
                 raise ValueError(

@@ -36,7 +36,7 @@ def draw_layer(rng, n, h):
     axis = int(rng.integers(n)) + 2
     if kind in ("convolution", "deconvolution"):
         ksize, stride, dilate, pad = (
-            per_axis(1, 8 - 2 * n + 1),
+            per_axis(1, 8 if n < 3 else 4),
             per_axis(1, 4),
             per_axis(1, 3),
             per_axis(0, 4),
@@ -127,7 +127,7 @@ class Network:
     def __init__(self, seed):
         rng = np.random.default_rng([seed, 11])
         n = int(rng.integers(1, 4))
-        self.ranks = int(rng.integers(1, 7))
+        self.ranks = int(rng.integers(1, 10))
         fits = [
             d
             for d in np.ndindex(*[self.ranks + 1] * n)

@@ -7,6 +7,7 @@ gets it. Samples (and, of poolings, channels) that are cut, too, need nothing of
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,8 +48,9 @@ from mnpar.plans import Box, Window
 from mnpar.variable import Variable
 
 
+@lru_cache(maxsize=1000)
 def window_of(windows: Windows) -> Window:
-    """Return one of the windows over a whole image."""
+    """Return one of the windows over a whole image; remembered."""
     window = Window.of(len(windows.K), windows.K, windows.stride, windows.pad, windows.dilate)
     if window.outputs(windows.size) != windows.out:
         window = window._replace(cover_all=True)
