@@ -3,17 +3,21 @@ to nothing.
 
     python examples/applications/unet.py
         one process
-    mpiexec -n 4 python examples/applications/unet.py --halopar 2x2
+    mpiexec -n 4 python examples/applications/unet.py --divide space=2x2
         each rank has a block of every image, at every scale
-    python examples/applications/unet.py --halopar 3x2 --threads 6
+    mpiexec -n 4 python examples/applications/unet.py --divide data=2,space=1x2
+        blocks of some images: two grids, each for a half of every batch
+    python examples/applications/unet.py --divide space=3x2 --threads
         ranks that are threads: needs no MPI
 
 Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by
 halos of the convolutions, poolings and transposed convolutions, and by the statistics of batch
-normalization, which are those of the whole batch. Costs are the same on every grid. (Ronneberger,
-Fischer and Brox, "U-Net", MICCAI 2015.)
+normalization, which are those of the whole batch. The network is an ordinary one, ``RULES`` and
+``mesh.cut`` divide it, and costs are the same on every mesh. (Ronneberger, Fischer and Brox,
+"U-Net", MICCAI 2015.)
 """
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +27,7 @@ import mnpar.functions as F
 import mnpar.links as L
 
 CLASSES = ("nothing", "circle", "ellipse")
+RULES = {"*/bn?": "samples"}  # statistics of the whole batch, where it is divided
 
 
 class Stage(mnpar.Chain):
@@ -89,31 +94,38 @@ def main(comm, args):
     """Train, test, draw; returns the costs."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(args.seed)
-    grid = mnpar.SpatialGrid(comm, args.halopar)
+    mesh = mnpar.Mesh(comm, **args.divide)
     rng = np.random.default_rng(args.seed)
     sets = [pictures(n, args.size, rng) for n in (args.train, args.test)]
     (x, t), (x_test, t_test) = sets
-    model = UNet(args.filters, args.scales)
-    optimizer, costs = mnpar.optimizers.Adam(alpha=0.004).setup(model), []
+    model = mnpar.parallelize(UNet(args.filters, args.scales), mesh, RULES)
+    adam = mnpar.optimizers.Adam(alpha=0.004)
+    optimizer = mnpar.create_multi_node_optimizer(adam, mesh).setup(model)
+    costs, losses = [], []
+
+    def cost(x, t):
+        losses.append(F.softmax_cross_entropy(model(x), t))
+        return losses[-1]
+
     if comm.is_root:
         scales = [args.size // 2**i for i in range(args.scales + 1)]
         print(
-            f"{args.train} images of {args.size} × {args.size}, scales {scales}, blocks {grid.dims}"
+            f"{args.train} images of {args.size} × {args.size}, scales {scales}, "
+            f"mesh {str(mesh) or 'of one rank'}"
         )
     for epoch in range(1, args.epoch + 1):
         order, total = rng.permutation(args.train), 0.0
         for start in range(0, args.train, args.batchsize):
             rows = order[start : start + args.batchsize]
-            loss = F.softmax_cross_entropy(model(grid.cut(x[rows])), t[rows])
-            model.cleargrads()
-            loss.backward()
-            optimizer.update()
-            total += loss.item() * len(rows)
-        costs.append(total / args.train)
+            mine = mesh.cut(t[rows], data=0)
+            optimizer.update(cost, mesh.cut(x[rows], data=0, space=(2, 3)), mine)
+            total += losses.pop().item() * len(mine)  # a mean over the rank's images
+        costs.append(mesh.data.allreduce(np.array(total)).item() / args.train)
         if comm.is_root:
             print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}")
     with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
-        found = model(grid.cut(x_test)).gather().array.argmax(axis=1)
+        y = model(mesh.cut(x_test, space=(2, 3)))
+        found = (y if y.layout is None else y.gather()).array.argmax(axis=1)
     if comm.is_root:
         pairs = [(found == c, t_test == c) for c in range(len(CLASSES))]
         each = ", ".join(
@@ -121,7 +133,7 @@ def main(comm, args):
             for name, (a, b) in zip(CLASSES, pairs, strict=True)
         )
         print(f"intersection over union on the test images (1: every pixel is right): {each}")
-        blocks = grid.blocks((args.size, args.size))
+        blocks = mesh.grid().blocks((args.size, args.size))
         draw(*sets[1], found, costs, blocks, Path(args.out) / "unet.png")
     return costs
 
@@ -185,15 +197,20 @@ def check(parser, args):
     """Refuse what does not go together."""
     if args.size < 2**args.scales:
         parser.error(f"--size {args.size} cannot be halved {args.scales} times (--scales)")
-    args.ranks = mnpar.launch.ranks_of_grid(parser, args, "halopar")
+    if args.divide is None:
+        ranks = mnpar.launch.started_ranks(args, 0) or 1
+        args.divide = {"space": (ranks, 1)} if ranks > 1 else {}
+    if unknown := [name for name in args.divide if name not in ("data", "space")]:
+        parser.error(f"--divide: there is no axis {unknown[0]} here, only data and space")
+    args.ranks = math.prod(int(n) for size in args.divide.values() for n in np.atleast_1d(size))
+    if args.ranks < 1 or np.size(args.divide.get("space", (1, 1))) != 2:
+        parser.error("--divide: sizes are numbers from 1 on, of space two, such as space=2x1")
 
 
 def flags():
     """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, ranks=1, exactly=True, check=check)
-    parser.flag(
-        "--halopar", mnpar.launch.dims, "images in R x C blocks, one for each rank (ranks x 1)"
-    )
+    parser.flag("--divide", mnpar.Mesh.parse, "images into blocks, batches: space=2x2, data=2")
     parser.flag("--size", 64, "height and width of the images", least=8)
     parser.flag("--scales", 3, "how often the size is halved", least=0)
     parser.flag("--filters", 8, "of the first scale; each has twice as many")

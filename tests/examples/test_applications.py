@@ -44,7 +44,7 @@ def printed(module, main, flags, ranks, capsys, monkeypatch):
 # ---- U-Net ----
 
 
-def test_a_u_net_prints_the_same_costs_on_every_grid(tmp_path, capsys, monkeypatch):
+def test_a_u_net_prints_the_same_costs_on_every_mesh(tmp_path, capsys, monkeypatch):
     """Images of 21 × 21 on three scales: at the smallest one some ranks have nothing."""
     flags = [
         "--size",
@@ -65,9 +65,9 @@ def test_a_u_net_prints_the_same_costs_on_every_grid(tmp_path, capsys, monkeypat
     one = printed(unet, unet.main, flags, 1, capsys, monkeypatch)
     assert (tmp_path / "unet.png").read_bytes().startswith(PNG)
     monkeypatch.setattr(unet, "draw", lambda *args: print(f"plot: {tmp_path / 'unet.png'}"))
-    for dims, ranks in (("2x2", 4), ("3x1", 3)):
+    for axes, ranks in (("space=2x2", 4), ("space=3x1", 3), ("data=2,space=1x2", 4)):
         assert (
-            printed(unet, unet.main, [*flags, "--halopar", dims], ranks, capsys, monkeypatch) == one
+            printed(unet, unet.main, [*flags, "--divide", axes], ranks, capsys, monkeypatch) == one
         )
 
 

@@ -400,7 +400,10 @@ OF_PYTHON = {
     },
     "applications/unet": {
         "--size 8 --scales 4": "--size 8 cannot be halved 4 times",
-        "--halopar 2x2 --threads 3": "(2, 2) is for 4, and there are 3",
+        "--divide space=2x2 --threads 3": "made for 4 ranks, not 3",
+        "--divide space=2": "of space two",
+        "--divide data=-1": "sizes are numbers from 1 on",
+        "--divide model=2": "no axis model here",
     },
     "applications/halo_diffusion": {
         "--grid 2y2": "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'",

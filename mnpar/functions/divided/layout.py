@@ -149,6 +149,14 @@ class GridLayout:
         kept = [d for a, d in zip(self.axes, self.grid.dims, strict=True) if a in axes]
         return self.over(self.grid.with_dims(kept), self.shape, [a for a in self.axes if a in axes])
 
+    def without(self, axes: Sequence[int]) -> GridLayout:
+        """Return the layout of what is left of the array without some axes, none of which is cut;
+        one that the grid has and does not cut goes, too.
+        """
+        left = [a for a in range(len(self.shape)) if a not in axes]
+        own = self.only(left)
+        return self.over(own.grid, [self.shape[a] for a in left], [left.index(a) for a in own.axes])
+
     def parts_along(self, axis: int) -> int:
         """Return into how many parts an axis is cut."""
         return self.grid.dims[self.axes.index(axis)] if axis in self.axes else 1
@@ -295,8 +303,7 @@ class GridLayout:
         if axis is not None:
             if axis in self.cut_axes:
                 self.refuse(who, f"the classes, axis {axis}, are cut")
-            shape = (*self.shape[:axis], *self.shape[axis + 1 :])
-            own = self.like(shape, [a - (a > axis) for a in self.axes])
+            own = self.without((axis,))
         t = as_variable(t)
         if t.layout is not None and not own.matches(t.layout):
             t.layout.refuse(who, f"the scores are {self}: labels must be cut as they are")

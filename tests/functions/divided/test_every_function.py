@@ -3,6 +3,8 @@ gradients, or a LayoutError; never anything else.
 """
 
 import functools
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -114,3 +116,30 @@ def test_no_axis_of_the_input_is_refused(case):
     expected = computed(case)
     for axis in range(case.arrays(SAMPLES)[0].ndim):
         assert not compare(case, (0,), (axis,), (2,), 2, expected), axis
+
+
+def is_refused(case, i, axis):
+    """Whether an input may not be cut along an axis, not even into one part."""
+    inputs = [mnpar.Variable(x) for x in case.arrays(SAMPLES)]
+    grid = mnpar.SpatialGrid(mnpar.create_communicator("self"), (1,))
+    inputs[i] = mnpar.divided(inputs[i], grid, (axis,))
+    try:
+        case.call(*inputs)
+    except LayoutError:
+        return True
+    return False
+
+
+def test_the_page_names_the_functions_that_have_no_rule():
+    refused = {}
+    for case in TESTED:
+        name = case.id.partition(":")[0]
+        if hasattr(F, name):
+            cuts = [(i, axis) for i, x in enumerate(case.arrays(SAMPLES)) for axis in range(x.ndim)]
+            refused.setdefault(name, []).extend([is_refused(case, *cut) for cut in cuts])
+    page = (Path(__file__).parents[3] / "docs" / "spatial.md").read_text(encoding="utf-8")
+    (row,) = [line for line in page.splitlines() if line.endswith("| there is no rule for them |")]
+    named = set(re.findall(r"`(\w+)`", row))
+    assert sorted({name for name in refused if all(refused[name])} - named) == []
+    assert [name for name in named if not any(refused.get(name, [True]))] == []
+    assert [name for name in named if not hasattr(F, name)] == []

@@ -237,6 +237,25 @@ def test_losses_and_accuracies_of_each_cell_are_those_of_one_process(name, dims,
 
 
 @pytest.mark.parametrize("name", OF_LABELS)
+def test_classes_along_which_a_grid_has_one_part_are_whole(name):
+    call, labels = OF_LABELS[name]
+    value, gradient = from_labels(None, name, None, False)
+
+    def program(comm, dims, axes):
+        scores = mnpar.Variable(SCORES.copy())
+        y = call(mnpar.divided(scores, mnpar.SpatialGrid(comm, dims), axes), labels)
+        if y.requires_grad:
+            y.backward()
+        return y.item(), scores.grad
+
+    for dims, axes in ((2, 1), (0, 1)), ((1, 3), (1, 2)), ((1,), (1,)):
+        for found in mnpar.run(lambda comm, d=dims, a=axes: program(comm, d, a), ranks_of(dims)):
+            assert found[0] == pytest.approx(value, rel=1e-13)
+            if gradient is not None:
+                np.testing.assert_allclose(found[1], gradient, rtol=1e-12, atol=1e-16)
+
+
+@pytest.mark.parametrize("name", OF_LABELS)
 def test_labels_that_are_cut_in_another_way_than_scores_are_refused(name):
     call, labels = OF_LABELS[name]
 

@@ -30,13 +30,12 @@ def softmax_cross_entropy(node: Any, x: Any) -> Any:
     """Add up the losses of the places that each rank has; the classes are whole."""
     if 1 in x.layout.cut_axes:
         x.layout.refuse(node.label, "the classes, axis 1, are cut")
-    shape = x.shape[:1] + x.shape[2:]
-    layout = x.layout.like(shape, [a - (a > 1) for a in x.layout.axes])
+    layout = x.layout.without((1,))
     labels, weight = node.labels, node.weight
     if labels.size != layout.box.volume:
-        labels = own_cells(labels.reshape(shape), layout).ravel()
+        labels = own_cells(labels.reshape(layout.shape), layout).ravel()
         if weight is not None:
-            weight = own_cells(weight.reshape(shape), layout).ravel()
+            weight = own_cells(weight.reshape(layout.shape), layout).ravel()
     own = SoftmaxCrossEntropy(labels, weight, node.mean, node.cache_score)
     return _summed(node, own.apply((x.part,))[0], layout)
 
@@ -52,4 +51,6 @@ def sigmoid_cross_entropy(node: Any, x: Any) -> Any:
 
 
 def _summed(node: Any, y: Variable, layout: Any) -> Variable:
-    return layout.divided(y) if node.mean is None else reduce_from(layout.grid.comm, y)
+    if node.mean is None:
+        return layout.divided(y) if layout.axes else y
+    return reduce_from(layout.grid.comm, y)

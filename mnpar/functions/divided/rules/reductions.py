@@ -40,19 +40,6 @@ def kept(shape: Sequence[int], axes: Sequence[int], keepdims: bool) -> tuple[int
     return tuple([1 if a in axes else n for a, n in enumerate(shape) if keepdims or a not in axes])
 
 
-def without(layout: GridLayout, axes: tuple[int, ...], keepdims: bool) -> GridLayout:
-    """Return the layout of what is left when axes, of which none is cut, are reduced."""
-    shape = kept(layout.shape, axes, keepdims)
-    if keepdims:
-        return layout.like(shape)
-    # an axis that the grid has and does not cut goes, too
-    left = [a for a in range(len(layout.shape)) if a not in axes]
-    dims = [parts for a, parts in zip(layout.axes, layout.grid.dims, strict=True) if a not in axes]
-    return GridLayout.over(
-        layout.grid.with_dims(dims), shape, [left.index(a) for a in layout.axes if a in left]
-    )
-
-
 def added_up(layout: GridLayout, y: Variable, out: Sequence[int], axes: dict[int, int]) -> Variable:
     """Return the sum of what the ranks' parts of an array give to a result.
 
@@ -92,7 +79,8 @@ def added_up(layout: GridLayout, y: Variable, out: Sequence[int], axes: dict[int
 def reduced(x: DividedVariable, y: Variable, axes: tuple[int, ...], keepdims: bool) -> Variable:
     """Return the sum of what the parts give to a reduction of some axes."""
     if not [a for a in x.layout.cut_axes if a in axes]:
-        left = without(x.layout, axes, keepdims)
+        layout = x.layout
+        left = layout.like(kept(x.shape, axes, True)) if keepdims else layout.without(axes)
         return left.divided(y) if left.axes else y
     places = [a for a in range(x.ndim) if keepdims or a not in axes]
     to = {a: places.index(a) for a in x.layout.cut_axes if a not in axes}

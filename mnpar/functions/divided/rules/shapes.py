@@ -146,9 +146,7 @@ def separate(node: Any, x: Any) -> Any:
             f"axis {axis}, which is cut, is taken apart: each piece would go "
             "to ranks that have none of it",
         )
-    shape = replaced(x.shape, axis, 1)[:axis] + x.shape[axis + 1 :]
-    own = layout.only([a for a in layout.axes if a != axis])
-    to = own.over(own.grid, shape, [a - (a > axis) for a in own.axes])
+    to = layout.without((axis,))
     return tuple([to.divided(y) for y in Separate(axis).apply((x.part,))])
 
 

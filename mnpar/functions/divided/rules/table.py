@@ -88,7 +88,7 @@ def aligned(node: FunctionNode, inputs: tuple[Any, ...]) -> tuple[GridLayout, li
     """
     alike = getattr(inputs[0], "layout", None)
     if alike is not None and all([getattr(x, "layout", None) is alike for x in inputs]):
-        return alike, [x.part for x in inputs]  # type: ignore[union-attr]
+        return alike, [x.part for x in inputs]
     xs: list[Any] = [as_variable(x) for x in inputs]
     shape = np.broadcast_shapes(*[x.shape for x in xs])
     spread = [_spread(x, shape) for x in xs if x.layout is not None]
