@@ -71,10 +71,10 @@ def gather(y: Array, size: int, axis: int, parts: Parts) -> Array | None:
 
 def _along(loop: Loop, x: Array, size: int, axis: int, parts: Parts) -> Array | None:
     """The loop along an axis; alone the last one in memory is left to products of matrices."""
-    last = is_channels_last(x)
-    if x.ndim != 4 or not x.size or not (last or (axis == 2 and x.flags.carray)):
+    if x.ndim != 4 or not x.size or not has_loops(x):
         return None
-    if not has_loops(x):
+    last = is_channels_last(x)
+    if not (last or (axis == 2 and x.flags.carray)):
         return None
     shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
     y: Array = empty_images(shape, x.dtype) if last else np.empty(shape, x.dtype)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mnpar.communicators.create import current_size
 from mnpar.errors import closest, listed
 from mnpar.runtime.callsite import warn_user
 
@@ -59,9 +60,11 @@ class ReportedKeys:
                 self._warn(f"nothing reports {key!r}: did you mean {meant!r}?")
 
     def end(self) -> None:
-        """Warn of the keys that were never reported, if any were compared."""
+        """Warn of the keys that were never reported, if any were compared. One of several ranks may
+        have nothing to report: a stage whose loss is computed elsewhere.
+        """
         self._missing = {key: None for key in self._missing if key not in self._seen}
-        if self._missing and self._compared:
+        if self._missing and self._compared and (self._seen or current_size() == 1):
             keys = listed(map(repr, self._missing))
             self._warn(f"nothing has reported {keys}; reported were {listed(self._seen, 16)}")
         self.forget()
