@@ -93,8 +93,9 @@ def _leave_it_to_rank_0(message: str) -> NoReturn:
 
 
 def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
-    """How many ranks there will be: those that run this already, if several, started by a launcher
-    or as threads (``python -m mnpar check``); or ``args.threads``, if it is given.
+    """Return the number of ranks that there will be: those that run this already, if several,
+    started by a launcher or as threads (``python -m mnpar check``); or ``args.threads``, if it is
+    given.
 
     Args:
         args: what :func:`parse_args` returned.
@@ -118,8 +119,8 @@ def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
 def ranks_of_grid(
     parser: argparse.ArgumentParser, args: argparse.Namespace, flag: str, axes: int = 2
 ) -> int:
-    """How many ranks the grid of a flag like ``--halopar 2x3`` is for; a usage error if there will
-    be others.
+    """Return for how many ranks the grid of a flag like ``--halopar 2x3`` is; end with a usage
+    error if there will be another number of them.
 
     Args:
         parser: of the script.

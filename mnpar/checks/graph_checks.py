@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 class Visits:
-    """How often each rank has come to a sequence of communications, and what it was told."""
+    """The counts of how often each rank has come to a sequence of communications, and what it was
+    told.
+    """
 
     MANY = 1000  # sequences, of a program that makes new ones all the time
 

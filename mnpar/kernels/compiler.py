@@ -397,7 +397,7 @@ def _kind(name: str, hint: Any) -> str:
 
 
 def _passed(kind: str, char: str) -> str:
-    """How an argument is passed: as an array, or as a number of some dtype."""
+    """Return how an argument is passed: as an array, or as a number of some dtype."""
     numbers = {
         "int": "int64",
         "float": "float64",

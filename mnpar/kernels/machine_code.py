@@ -197,8 +197,8 @@ def is_proven(folder: Path) -> bool:
 
 
 def _numba_version() -> str:
-    """What numba says of its version, in the file that it has for that: importing it takes 0.5 s,
-    asking for its metadata 0.1 s.
+    """Return what numba says of its version, in the file that it has for that: importing it takes
+    0.5 s, asking for its metadata 0.1 s.
     """
     found = importlib.util.find_spec("numba")
     if found is None or found.origin is None:

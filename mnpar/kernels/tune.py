@@ -26,7 +26,7 @@ _SECONDS = 0.02  # that each measurement takes, at least
 
 
 class Choice(NamedTuple):
-    """What was measured of a constant.
+    """The measurement of a constant.
 
     Args:
         name: of the constant.

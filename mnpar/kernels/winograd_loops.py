@@ -216,7 +216,7 @@ def is_faster(windows: Windows, N: int, C: int, K: int) -> bool:
 
 
 def _tiles(windows: Windows) -> int:
-    """How many tiles a sample has."""
+    """Return the number of tiles of a sample."""
     OH, OW = windows.out
     return -(-OH // 4) * -(-OW // 4)
 

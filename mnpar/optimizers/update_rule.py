@@ -24,7 +24,7 @@ from mnpar.serializer import AbstractSerializer, Deserializer
 
 
 class UpdateRule:
-    """How one parameter is updated; subclasses define ``update_core``.
+    """The way in which one parameter is updated; subclasses define ``update_core``.
 
     Args:
         parent_hyperparam: the optimizer's hyperparameters.

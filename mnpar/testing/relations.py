@@ -13,7 +13,7 @@ from mnpar.backend import Array
 
 
 class Relation(NamedTuple):
-    """How ranks' arrays make one rank's.
+    """The relation of ranks' arrays to one rank's.
 
     Attributes:
         kind: ``'same'``, ``'blocks'``, ``'rows'``, ``'parts'`` (of a sum), ``'multiple'``,

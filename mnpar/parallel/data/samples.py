@@ -18,7 +18,7 @@ ROWS, EACH = "rows", "each"  # what the samples of several arrays are: rows of a
 
 
 class Reading(NamedTuple):
-    """How many samples an argument holds: in each way in which it can be read."""
+    """The number of samples that an argument holds, in each way in which it can be read."""
 
     rows: int | None = None
     each: int | None = None

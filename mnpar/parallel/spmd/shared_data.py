@@ -126,7 +126,7 @@ class SharedData:
 
     @property
     def alloc_size(self) -> int:
-        """How many elements there is room for; 0 when the memory is freed."""
+        """The number of elements that there is room for; 0 when the memory is freed."""
         return 0 if self._memory is None else self._memory.array.nbytes // self.dtype.itemsize
 
     def __len__(self) -> int:
