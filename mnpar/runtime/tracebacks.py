@@ -19,6 +19,7 @@ from mnpar.runtime.numpy_warnings import show_own_warnings
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _HIDDEN = "(mnpar's own lines are left out: MNPAR_DEBUG=1 shows them)"
 _DUMPED = re.compile(r' *File "(.+)", line \d+ in ')
+_CRASH = "Fatal Python error: "  # of faulthandler
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
 
@@ -77,10 +78,10 @@ def _is_raised(error: BaseException, innermost: TracebackType) -> bool:
 
 def own_lines_of_dump(text: str) -> str:
     """Return what :mod:`faulthandler` has written of threads, with the user's lines of those that
-    have some.
+    have some; all of it where the process crashed, since any thread's line may be the cause.
     """
     threads = text.split("\n\n")
-    if os.environ.get("MNPAR_DEBUG") == "1":
+    if os.environ.get("MNPAR_DEBUG") == "1" or _CRASH in text:
         return text
     shown = []
     for thread in threads:

@@ -174,3 +174,5 @@ def test_a_dump_of_threads_shows_those_that_run_the_users_lines():
         'Current thread 0x2 (most recent call first):\n  File "/home/me/test_it.py", line 3 in test'
     )
     assert own_lines_of_dump("printed\n") == "printed\n"
+    crash = f"Fatal Python error: Segmentation fault\n\n{dump}"
+    assert own_lines_of_dump(crash) == crash
