@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import os
+import re
 import sys
 import threading
 import warnings
@@ -11,7 +13,7 @@ import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, BinaryIO
 
 _END = "the end of its program"
 SITE_BYTES = 47  # length of a source line in a header
@@ -22,6 +24,8 @@ _BETWEEN = (contextmanager.__code__.co_filename, os.execvp.__code__.co_filename)
 _CALLERS = {threading.Thread.run.__code__.co_filename}
 _INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}
+DUMPED = re.compile(r' *File "(.*)", line (\d+) in ')  # a line of faulthandler's
+_ESCAPED = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
 
 
 def is_internal(filename: str) -> bool:
@@ -67,7 +71,11 @@ def site_of(frame: FrameType) -> str:
                 return _END  # called by the interpreter
             break
         frame = caller
-    key = (filename, frame.f_lineno)
+    return _site(filename, frame.f_lineno)
+
+
+def _site(filename: str, line: int) -> str:
+    key = (filename, line)
     site = _SITES.get(key)
     if site is None:
         site = _END if filename in _CALLERS else f"{_shown_name(filename)}:{key[1]}"
@@ -118,9 +126,34 @@ def _file_code(name: str) -> int:
 
 
 def site_of_thread(ident: int) -> str:
-    """Return the source line outside mnpar at which a thread is; empty if the thread has ended."""
-    frame = sys._current_frames().get(ident)
-    return "" if frame is None else site_of(frame)
+    """Return the source line outside mnpar at which a thread is; empty if the thread has ended.
+
+    The interpreter itself writes the lines, and makes no frame objects: to read those of a thread
+    that runs (``sys._current_frames``) can crash Python 3.11, where a collection of garbage may let
+    that thread go on in between.
+    """
+    with _file_in_memory() as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        threads = file.read().decode(errors="replace").split("\n\n")
+    name = f"hread 0x{ident:016x} "
+    lines = next((one.splitlines() for one in threads if name in one.partition("\n")[0]), [])
+    site = ""
+    for line in lines:
+        if found := DUMPED.match(line):
+            filename = _ESCAPED.sub(lambda one: chr(int(one[0][2:], 16)), found[1])
+            if not is_between(filename):
+                return _site(filename, int(found[2]))
+            site = _END if is_internal(filename) else _site(filename, int(found[2]))
+    return site
+
+
+def _file_in_memory() -> BinaryIO:
+    if hasattr(os, "memfd_create"):
+        return open(os.memfd_create("mnpar"), "w+b")
+    import tempfile
+
+    return tempfile.TemporaryFile()
 
 
 def warn_user(what: str, rank: int = 0, category: type[Warning] = UserWarning) -> None:

@@ -15,13 +15,12 @@ import mmap
 import os
 import signal
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from mnpar.runtime.callsite import site_of
+from mnpar.runtime.callsite import site_of_thread
 
 _PULSE = 0.25  # s
 _NOTE = struct.Struct("<d48s")  # when (the clock of the machine), and the source line
@@ -62,9 +61,9 @@ class Heartbeat:
             self._look(self._parent)
 
     def _note(self) -> None:
-        frame = sys._current_frames().get(threading.main_thread().ident or 0)
-        if self.fd >= 0 and frame is not None:
-            _NOTE.pack_into(self._memory, 0, time.monotonic(), site_of(frame).encode())
+        if self.fd >= 0:
+            site = site_of_thread(threading.main_thread().ident or 0)
+            _NOTE.pack_into(self._memory, 0, time.monotonic(), site.encode())
 
     def stop(self) -> None:
         """Stop the heartbeat: the process is about to end."""

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dis
 import os
-import re
 import sys
 from types import TracebackType
 from typing import Any
 
-from mnpar.runtime.callsite import ipython_shell, is_between, is_internal
+from mnpar.runtime.callsite import DUMPED, ipython_shell, is_between, is_internal
 from mnpar.runtime.numpy_warnings import show_own_warnings
 
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 _HIDDEN = "(mnpar's own lines are left out: MNPAR_DEBUG=1 shows them)"
-_DUMPED = re.compile(r' *File "(.+)", line \d+ in ')
 _CRASH = "Fatal Python error: "  # of faulthandler
 _RAISE = dis.opmap["RAISE_VARARGS"]
 
@@ -86,8 +84,8 @@ def own_lines_of_dump(text: str) -> str:
     shown = []
     for thread in threads:
         lines = thread.splitlines()
-        users = [line for line in lines if (file := _DUMPED.match(line)) and _is_users(file[1])]
-        others = [line for line in lines if not _DUMPED.match(line) and line.strip()]
+        users = [line for line in lines if (file := DUMPED.match(line)) and _is_users(file[1])]
+        others = [line for line in lines if not DUMPED.match(line) and line.strip()]
         if users:
             shown.append("\n".join([*others, *users]))
         elif len(others) == len(lines):  # no traceback: what the program has printed

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -15,7 +16,7 @@ import pytest
 from mnpar.communicators import wire
 from mnpar.communicators.waiting import Waiting
 from mnpar.errors import DeadlockError
-from mnpar.runtime.callsite import site_of
+from mnpar.runtime.callsite import site_of, site_of_thread
 from mnpar.runtime.deadlock import ANSWER, DeadlockDetector
 from mnpar.runtime.heartbeat import Heartbeat, Neighbours, PeerState, card
 
@@ -63,6 +64,21 @@ def test_a_process_that_stops_before_the_first_beat_has_said_where_it_is(monkeyp
     when, site = Neighbours._note(os.getpid(), heart.fd)
     assert site.startswith("runtime/test_heartbeat.py:")
     assert 0 <= time.monotonic() - when < 5
+
+
+def test_the_line_of_another_thread_is_found_whatever_its_file_is_called():
+    for name in ("/home/me/plain.py", "/home/me/größe ☃😀.py", "<string>"):
+        stop = threading.Lock()
+        stop.acquire()
+        names = {"stop": stop}
+        exec(compile("def wait():\n    stop.acquire()\n", name, "exec"), names)
+        thread = threading.Thread(target=names["wait"])
+        thread.start()
+        site = f"{name.removeprefix('/home/')}:2"
+        until(lambda ident=thread.ident, site=site: site_of_thread(ident) == site)
+        stop.release()
+        thread.join()
+    assert site_of_thread(threading.get_ident()) == site_of(sys._getframe())
 
 
 def test_a_process_whose_program_has_ended_is_not_in_its_own_code():
