@@ -82,6 +82,8 @@ class Process:
         # kept until finalized: MPI goes on reading what a forgotten communicator has sent
         self.transports: list[Any] = []
         self.active: dict[Any, None] = {}  # operations under way, in the order of their start
+        # waits that ended in an error: they hold the memory that MPI may yet write
+        self.given_up: list[Any] = []
         # MPI operations of our own, by dtype and reduction: MPI has room for few
         self.operations: dict[Any, Any] = {}
         self._control, request = MPI.COMM_WORLD.Idup()

@@ -195,13 +195,18 @@ class MpiTransport(Reductions):
         peers = self._others if peer is None or peer == ANY else (self._world_ranks[peer],)
         if self.shared_sum is not None and pending.meeting and pending.waiting.order == 0:
             self.shared_sum.elsewhere(pending.waiting.seq)
-        self.process.deadlocks.until(
-            pending.ready,
-            pending.waiting,
-            peers,
-            pending.meeting,
-            partial(self._beside, pending.waiting),
-        )
+        try:
+            self.process.deadlocks.until(
+                pending.ready,
+                pending.waiting,
+                peers,
+                pending.meeting,
+                partial(self._beside, pending.waiting),
+            )
+        except BaseException:
+            # MPI may yet write what it awaited: the memory must not become another array's
+            self.process.given_up.append(pending.ready)
+            raise
 
     def _beside(self, waiting: Waiting) -> str:
         """Describe the ranks and the communicator of a wait, where its text does not name them, and
@@ -577,6 +582,6 @@ class MpiMatchBuffer(MatchBuffer):
         raise DeadlockError(_GIVEN_UP.format(self._transport.rank, waiting))
 
     def free(self) -> None:
-        """Free MPI's persistent request."""
-        if self._request is not None:
+        """Free MPI's persistent request, unless it was given up and is still under way."""
+        if self._request is not None and self._request.Test():
             self._request.Free()
