@@ -313,18 +313,48 @@ def leaves(program, rank):
     }
 
 
+def gradients(run, names, losses, passes):
+    """The gradients of the leaves of these names, as a run of the program gives them: a ``grad``
+    goes on with its squares, a backward that keeps the tape counts as often as any.
+    """
+    xs = [run.values[name] for name in names]
+    losses = [F.sum(run.values[name]) for name in losses]
+    for kind in passes:
+        if kind == "grad":
+            found = mnpar.grad(losses, xs, enable_double_backprop=True)
+            losses = [F.sum(g * g) for g in found if g is not None]
+        else:
+            mnpar.backward(losses, retain_tape=kind == "kept")
+    return {
+        name: 0 * x.array if x.grad is None else x.grad for name, x in zip(names, xs, strict=True)
+    }
+
+
 class Words:
-    """What programs are written in: the functions, those of this file, and the block in which
-    nothing is recorded. (tests/torch_bridge has PyTorch's.)
+    """What programs are written in: the functions, those of this file, the block in which nothing
+    is recorded, and arrays made from values and values from arrays. (tests/torch_bridge has
+    PyTorch's.)
     """
 
     F = F
+    has_twins = True  # a communication is also there as one that is waited for later
     leaves = staticmethod(leaves)
     local = staticmethod(local)
     formed = staticmethod(formed)
     dressed = staticmethod(dressed)
     undressed = staticmethod(undressed)
     quiet = staticmethod(mnpar.no_backprop_mode)
+    gradients = staticmethod(gradients)
+    given = staticmethod(mnpar.Variable)
+
+    @staticmethod
+    def array(y):
+        return y.array
+
+    @staticmethod
+    def has_come(y):
+        """Whether a value is there, and is not waited for."""
+        return not isinstance(y, mnpar.Future) or y._results._finish is None
 
 
 class Values:
@@ -552,23 +582,6 @@ def in_one(e, xs):
     return {f"{i}": x for i, x in enumerate(xs)} if e.tag % 2 else xs
 
 
-def gradients(run, names, losses, passes):
-    """The gradients of the leaves of these names, as a run of the program gives them: a ``grad``
-    goes on with its squares, a backward that keeps the tape counts as often as any.
-    """
-    xs = [run.values[name] for name in names]
-    losses = [F.sum(run.values[name]) for name in losses]
-    for kind in passes:
-        if kind == "grad":
-            found = mnpar.grad(losses, xs, enable_double_backprop=True)
-            losses = [F.sum(g * g) for g in found if g is not None]
-        else:
-            mnpar.backward(losses, retain_tape=kind == "kept")
-    return {
-        name: 0 * x.array if x.grad is None else x.grad for name, x in zip(names, xs, strict=True)
-    }
-
-
 def truth(program):
     """What one process finds: the values of all ranks by name, and the gradients of all leaves."""
     run = Alone(program)
@@ -582,13 +595,14 @@ def over_ranks(program, run, passes=None):
     """What this rank finds: the values that it got from others, and the gradients of its leaves.
     (``passes``: other ones than the program's, by mistake.)
     """
-    found = gradients(
+    words = run.words
+    found = words.gradients(
         run,
         list(leaves(program, run.rank)),
         program.losses.get(run.rank, []),
         program.passes if passes is None else passes,
     )
-    values = {name: y.array for name, y in run.values.came.items()}
+    values = {name: words.array(y) for name, y in run.values.came.items()}
     for sub in list(run.comms.values())[1:]:
         sub.finalize()  # an MPI library has room for a thousand or so
     return values, found

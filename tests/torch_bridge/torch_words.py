@@ -24,11 +24,43 @@ class Functions:
         return getattr(mt, name if hasattr(mt, name) else name.removeprefix("i"))
 
 
+def gradients(run, names, losses, passes):
+    """:func:`tests.random_programs.programs.gradients` in PyTorch's words."""
+    xs = [run.values[name] for name in names]
+    # a loss to which no gradient leads is none
+    losses = [y for y in [run.values[name].sum() for name in losses] if y.requires_grad]
+    for kind in passes:
+        if kind == "grad":
+            found = mt.grad(losses, xs, create_graph=True)
+            losses = [y for y in [(g * g).sum() for g in found if g is not None] if y.requires_grad]
+        else:
+            mt.backward(losses, retain_graph=kind == "kept")
+    return {
+        name: np.zeros(tuple(x.shape)) if x.grad is None else x.grad.numpy()
+        for name, x in zip(names, xs, strict=True)
+    }
+
+
 class TorchWords:
     """See :class:`tests.random_programs.programs.Words`."""
 
     F = Functions()
+    has_twins = False
     quiet = staticmethod(torch.no_grad)
+    gradients = staticmethod(gradients)
+
+    @staticmethod
+    def given(array):
+        y = torch.from_numpy(array.copy())
+        return y.requires_grad_() if y.is_floating_point() or y.is_complex() else y
+
+    @staticmethod
+    def array(y):
+        return y.detach().numpy() if isinstance(y, torch.Tensor) else y.array
+
+    @staticmethod
+    def has_come(y):
+        return True
 
     @staticmethod
     def leaves(program, rank):
@@ -59,34 +91,3 @@ class TorchWords:
         if y.is_complex():
             return y.real - 0.5 * y.imag
         return y.to(torch.float64) / (100 if y.dtype == torch.int64 else 1)
-
-
-def gradients(run, names, losses, passes):
-    """:func:`tests.random_programs.programs.gradients` in PyTorch's words."""
-    xs = [run.values[name] for name in names]
-    # a loss to which no gradient leads is none
-    losses = [y for y in [run.values[name].sum() for name in losses] if y.requires_grad]
-    for kind in passes:
-        if kind == "grad":
-            found = mt.grad(losses, xs, create_graph=True)
-            losses = [y for y in [(g * g).sum() for g in found if g is not None] if y.requires_grad]
-        else:
-            mt.backward(losses, retain_graph=kind == "kept")
-    return {
-        name: np.zeros(tuple(x.shape)) if x.grad is None else x.grad.numpy()
-        for name, x in zip(names, xs, strict=True)
-    }
-
-
-def over_ranks(program, comm):
-    """What this rank finds: the values that it got from others, and the gradients of its leaves."""
-    run = programs.Ranked(program, comm, TorchWords).run()
-    names = list(TorchWords.leaves(program, run.rank))
-    found = gradients(run, names, program.losses.get(run.rank, []), program.passes)
-    values = {
-        name: y.detach().numpy() if isinstance(y, torch.Tensor) else y.array
-        for name, y in run.values.came.items()
-    }
-    for sub in list(run.comms.values())[1:]:
-        sub.finalize()
-    return values, found
