@@ -10,6 +10,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.configuration import config
+from mnpar.functions.util.recomputation import remembered
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.link import Link
 from mnpar.link_hooks.substitution import WeightSubstitution
@@ -101,16 +102,19 @@ class SpectralNormalization(WeightSubstitution):
         if not hasattr(link, self.vector_name):
             self._prepare(link)
         matrix = self.matrix(W)
-        if not config.in_recomputing:  # a recomputation takes the vectors of the first forward
-            self._vectors = self._iterate(matrix.array, getattr(link, self.vector_name))
-            if config.train:
-                getattr(link, self.vector_name)[...] = self._vectors[0]
-        u, v = self._vectors
+        # a recomputation takes the vectors of the first forward
+        u, v = remembered(lambda: self._next_vectors(link, matrix.array))
         sigma = (matrix * u[:, None] * v).sum()
         if self.factor is not None:
             sigma = sigma / self.factor
         y: Variable = W / sigma
         return y * link.gamma if self.use_gamma else y
+
+    def _next_vectors(self, link: Any, W: Any) -> tuple[Any, Any]:
+        u, v = self._iterate(W, getattr(link, self.vector_name))
+        if config.train:
+            getattr(link, self.vector_name)[...] = u
+        return u, v
 
     def _iterate(self, W: Any, u: Any) -> tuple[Any, Any]:
         for _ in range(self.n_power_iteration):

@@ -42,6 +42,7 @@ from mnpar.functions.normalization.layer_normalization import (
     layer_normalization,
 )
 from mnpar.functions.normalization.multi_node_moments import multi_node_moments
+from mnpar.functions.util.recomputation import is_remembering, remembered
 from mnpar.initializers.initializer import InitialValue
 from mnpar.kernels.moments import channel_view
 from mnpar.link import GradientComms, Link
@@ -275,16 +276,14 @@ class BatchRenormalization(BatchNormalization):
             initial_avg_var,
         )
         self.rmax, self.dmax = rmax, dmax
-        # running statistics before the last batch, for a recomputation of it
-        self._before: tuple[Any, Any] | None = None
 
     def _by_batch(
         self, x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, decay: float
     ) -> Variable:
-        again = config.in_recomputing and self._before is not None
-        mean, var = self._before if again else (self.avg_mean, self.avg_var)  # type: ignore[misc]
-        if not again:
-            self._before = mean.copy(), var.copy()
+        mean, var, again = self.avg_mean, self.avg_var, config.in_recomputing
+        if is_remembering():  # a recomputation takes the statistics before the batch
+            before = remembered(lambda: (mean.copy(), var.copy()))
+            mean, var = before if again else (mean, var)
         return batch_renormalization(
             x, gamma, beta, self.rmax, self.dmax, self.eps, mean, var, decay, not again
         )

@@ -62,6 +62,47 @@ def test_a_model_learns_as_it_does_without(wanted):
         np.testing.assert_allclose(xs[0].grad, xs[1].grad, rtol=1e-12)
 
 
+STATEFUL = {  # layers that read and change values of their own whenever they are called
+    "renormalization": lambda: L.BatchRenormalization(3, rmax=3, dmax=5),
+    "spectral norm": lambda: L.Linear(3, 3).add_hook(mnpar.link_hooks.SpectralNormalization()),
+}
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "one in another"])
+@pytest.mark.parametrize("make", STATEFUL.values(), ids=STATEFUL)
+def test_a_layer_that_is_called_twice_computes_with_the_values_of_each_call(make, nested):
+    def again(call, x):
+        return F.forget(lambda x: F.forget(call, x) if nested else call(x), x)
+
+    found = []
+    for how in (again, lambda call, x: call(x)):
+        with mnpar.using_config("dtype", np.float64):
+            with mnpar.random.using(np.random.default_rng(1)):
+                layer = make()
+                x = Variable(X.copy())
+                y = how(lambda x, of=layer: of(F.sin(of(x))), x) * how(layer, 2 * x + 0.3)
+                (g,) = grad([F.sum(y**3)], [x], enable_double_backprop=True)
+                (gg,) = grad([F.sum(g * g)], [x])
+        values = [getattr(layer, name) for name in sorted(layer._persistent)]
+        found.append([y.array, g.array, gg.array, *values])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_a_function_that_calls_more_layers_the_second_time_is_told():
+    layer = L.BatchRenormalization(3, dtype=np.float64)
+    times = iter([1, 2])
+
+    def function(x):
+        for _ in range(next(times)):
+            x = layer(x)
+        return x
+
+    y = F.forget(function, Variable(X.copy()))
+    with pytest.raises(RuntimeError, match="calls more layers than the forward did"):
+        F.sum(y).backward()
+
+
 def test_what_is_computed_on_the_way_is_not_kept():
     seen = []
 

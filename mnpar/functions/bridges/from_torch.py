@@ -9,7 +9,7 @@ gradients have any order that PyTorch has.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,7 @@ from mnpar.functions.bridges.nesting import (
 )
 from mnpar.functions.node import GenericFunction
 from mnpar.functions.util.no_messages import NoMessages
+from mnpar.functions.util.recomputation import is_remembering, remembered
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable
 
@@ -139,21 +140,31 @@ def tensor_of(array: Array, others: Sequence[Array] = ()) -> Any:
 
 @contextmanager
 def in_mode(module: Any) -> Iterator[None]:
-    """Put a module into the mode that ``mnpar.config.train`` says. When :func:`forget` repeats a
-    call, what the module counts (running means) is left alone.
+    """Put a module into the mode that ``mnpar.config.train`` says. When backward repeats a call,
+    what the module changes by itself (running means, vectors of a spectral norm) is at first as it
+    was before the call, and in the end left alone.
     """
     if module.training != config.train:
         module.train(config.train)
-    if not config.in_recomputing:
+    if not is_remembering():
         yield
         return
     arrays = [array_of(buffer) for buffer in module.buffers()]
-    before = [x.copy() for x in arrays]
+    now = [x.copy() for x in arrays]
+    before = remembered(lambda: now)
+    if config.in_recomputing:
+        _fill(arrays, before)
     try:
         yield
     finally:
-        for x, old in zip(arrays, before, strict=True):
-            x[...] = old  # not by PyTorch, whose graph may have kept the buffer
+        if config.in_recomputing:
+            _fill(arrays, now)
+
+
+def _fill(arrays: Iterable[Array], values: Iterable[Array]) -> None:
+    """Write values into arrays; not by PyTorch, whose graph may have kept them as they were."""
+    for x, value in zip(arrays, values, strict=True):
+        x[...] = value
 
 
 @contextmanager

@@ -23,12 +23,12 @@ from mnpar.autograd.graph import Gradient, VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.communicators.communicator import ANY_SOURCE, Communicator, require_communicator
-from mnpar.configuration import config, force_backprop_mode, is_recording, using_config
+from mnpar.configuration import force_backprop_mode, is_recording
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction
 from mnpar.functions.util.no_messages import NoMessages
-from mnpar.random import generator
+from mnpar.functions.util.recomputation import Recomputation
 from mnpar.variable import Variable, as_variable, grad
 
 
@@ -78,7 +78,7 @@ class Forget(GenericFunction):
         run: the function.
         ys: what it returned.
         read: the leaves of the graph that it read, inputs after its arguments.
-        state: of the rank's random numbers, before it.
+        recomputation: of the function's forward.
         communicates: all ranks of a communicator run it together, and will again.
     """
 
@@ -89,15 +89,14 @@ class Forget(GenericFunction):
         run: Callable[..., Any],
         ys: tuple[Array, ...],
         read: list[VariableNode],
-        state: Any,
+        recomputation: Recomputation,
         communicates: bool,
     ) -> None:
         self.run = run
         self.ys = ys
         self.read = read
-        self.state = state
+        self.recomputation = recomputation
         self.communicates = communicates
-        self.train = config.train
 
     def forward(self, *xs: Array) -> tuple[Array, ...]:
         self.retain_inputs(tuple(range(len(xs) - len(self.read))))
@@ -150,18 +149,12 @@ class Forget(GenericFunction):
 
     @contextmanager
     def _as_before(self) -> Iterator[None]:
-        numbers = generator().bit_generator
-        now, numbers.state = numbers.state, self.state
-        try:
-            with (
-                using_config("train", self.train),
-                using_config("in_recomputing", True),
-                force_backprop_mode(),
-            ):
-                with nullcontext() if self.communicates else NoMessages(_REPEATED):
-                    yield
-        finally:
-            numbers.state = now
+        with (
+            self.recomputation.again(),
+            force_backprop_mode(),
+            nullcontext() if self.communicates else NoMessages(_REPEATED),
+        ):
+            yield
 
 
 @contextmanager
@@ -189,8 +182,9 @@ def forget(
 
     It is twice differentiable, and gradients also reach the parameters of links that ``func``
     calls. The second call sees the random numbers of the first (those of
-    :func:`mnpar.random.generator`), and batch normalization leaves its running values alone in it;
-    whatever else ``func`` changes, the state of an LSTM for example, it changes twice.
+    :func:`mnpar.random.generator`) and the running values and vectors with which batch
+    renormalization and spectral normalization computed, and changes none of these; whatever else
+    ``func`` changes, the state of an LSTM for example, it changes twice.
 
     Args:
         func: takes and returns Variables, one or a tuple. What else it reads are parameters and
@@ -231,17 +225,19 @@ def forget(
     if comm is not None:
         require_communicator(comm, "forget(func, *xs, comm=comm)")
         comm.barrier()
-    state = generator().bit_generator.state
+    recomputation = Recomputation()
     start = tick()
     tape = Tape()
     inputs = [Variable(x.array, requires_grad=x.requires_grad) for x in variables]
-    with tape, _SameMessages() if comm is not None else NoMessages(_REPEATED):
+    refused = _SameMessages() if comm is not None else NoMessages(_REPEATED)
+    with tape, refused, recomputation.forward():
         result = func(*inputs)
     ys = _listed(result)
     sent = [x for function in tape.complete().records for x in function.inputs]
     tape.clear()
     read = _read([y.node for y in ys] + sent, start, inputs)
-    node = Forget(func, tuple([y.array for y in ys]), read, state, comm is not None)
+    arrays = tuple([y.array for y in ys])
+    node = Forget(func, arrays, read, recomputation, comm is not None)
     found = node.apply((*variables, *[Variable.of(None, leaf) for leaf in read]))
     return found if isinstance(result, tuple | list) else found[0]
 

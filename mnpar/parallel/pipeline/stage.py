@@ -9,20 +9,19 @@ came from. Skip connections, several inputs and encoders beside decoders need no
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mnpar import random
 from mnpar.autograd.engine import DeferredGradients, run_backward
 from mnpar.autograd.graph import Gradient, VariableNode
 from mnpar.autograd.tape import Tape
 from mnpar.configuration import is_recording, recording
 from mnpar.functions import recv, send
 from mnpar.functions.node import GenericFunction
+from mnpar.functions.util.recomputation import Recomputation
 from mnpar.parallel.pipeline.layers import Stage
 from mnpar.variable import Variable, as_variable
 
@@ -181,7 +180,7 @@ class RematerializedMicroBatch(MicroBatch):
     again, and then back.
 
     The second run gets what the first one received from a log, and sends nothing. Random numbers
-    are the same again; statistics that a link collects in training are collected twice.
+    are the same again, and so are running statistics (:class:`Recomputation`).
     """
 
     def _run(self) -> None:
@@ -189,8 +188,8 @@ class RematerializedMicroBatch(MicroBatch):
         self.sent: list[tuple[Any, int, int]] = []  # what is to be sent: value, stage, tag
         self.replayed: list[tuple[Variable, ...]] | None = None
         self.record = is_recording()
-        self.state = copy.deepcopy(random.generator().bit_generator.state)
-        with recording(False):
+        self.recomputation = Recomputation()
+        with recording(False), self.recomputation.forward():
             y = self._compute()
         sent, self.sent = [*self.sent, (y, self.stage + 1, 0)], []
         anchor = Variable(np.zeros(()))  # so that it is recorded, whatever the inputs are
@@ -227,14 +226,13 @@ class RematerializedMicroBatch(MicroBatch):
             The gradients of all that the stage received.
         """
         entry = _ReceivedInputs([x.array for xs in self.received for x in xs])
-        rng = random.generator().bit_generator
-        state, rng.state = rng.state, self.state
         token = _current.set(self)
         try:
             with recording(True), Tape():
                 inputs = iter(entry.apply(()))
                 self.replayed = [tuple([next(inputs) for _ in xs]) for xs in self.received]
-                y = self._compute()
+                with self.recomputation.again():
+                    y = self._compute()
                 outputs = [
                     x for value in [*[value for value, _, _ in self.sent], y] for x in _flat(value)
                 ]
@@ -246,7 +244,7 @@ class RematerializedMicroBatch(MicroBatch):
                 self.collect(run_backward(seeds, deferred=self.later))
         finally:
             _current.reset(token)
-            rng.state, self.sent = state, []
+            self.sent = []
         return entry.gradients
 
 

@@ -263,6 +263,44 @@ def test_stages_of_a_pipeline_have_the_weights_of_one_process(layer, ranks, sche
     equal(found, wanted)
 
 
+def of_buffers(name, torch):
+    """A module that reads or changes buffers whenever it is called."""
+    generator = torch.Generator().manual_seed(0)
+    linear = torch.nn.Linear(3, 3, dtype=torch.float64)
+    with torch.no_grad():
+        for tensor in linear.parameters():
+            tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64))
+    if name == "batch norm":
+        return torch.nn.Sequential(linear, torch.nn.BatchNorm1d(3, dtype=torch.float64))
+    normed = torch.nn.utils.parametrizations.spectral_norm(linear)
+    with torch.no_grad():
+        for tensor in normed.buffers():
+            tensor.copy_(torch.ones(3, dtype=torch.float64) / 3**0.5)
+    return torch.nn.Sequential(normed, torch.nn.Dropout(0.3))
+
+
+@pytest.mark.parametrize("name", ["batch norm", "spectral norm and dropout"])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_a_recomputed_module_computes_with_the_buffers_of_its_forward(schedule, name):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    rng = np.random.default_rng(3)
+    x, t = rng.standard_normal((9, 3)), rng.standard_normal((9, 3))
+
+    def program(comm, recompute):
+        module = of_buffers(name, torch)
+        with mnpar.random.using(np.random.default_rng(comm.rank)):
+            link = L.TorchModule(module)
+            stage = link if comm.rank == 0 else lambda h, t: F.mean_squared_error(link(h), t)
+            pipeline = Pipeline(comm, stage, schedule, 3, recompute=recompute)
+            pipeline([x, t][comm.rank]).backward()
+        buffers = [tensor.numpy().copy() for tensor in module.buffers()]
+        return [param.grad.copy() for param in link.params()] + buffers
+
+    kept, again = [mnpar.run(program, 2, (recompute,)) for recompute in (False, True)]
+    for one, other in zip(kept, again, strict=True):
+        equal(other, one)
+
+
 class Mean(mnpar.Chain):
     """The mean of its members' answers, in one process."""
 

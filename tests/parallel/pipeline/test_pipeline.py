@@ -475,6 +475,39 @@ def test_two_stages_of_a_rank_use_one_link():
             np.testing.assert_allclose(g, p.grad, rtol=1e-12)
 
 
+STATEFUL = {  # layers that read and change values of their own whenever they are called
+    "batch normalization": lambda: L.BatchNormalization(4),
+    "renormalization": lambda: L.BatchRenormalization(4, rmax=3, dmax=5),
+    "spectral norm": lambda: L.Linear(4, 4).add_hook(mnpar.link_hooks.SpectralNormalization()),
+}
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("make", STATEFUL.values(), ids=STATEFUL)
+def test_a_recomputed_layer_computes_with_the_values_of_its_forward(make, schedule):
+    """Gradients, running values and vectors are those without recomputation, though the forwards
+    of other micro-batches have changed these in between.
+    """
+    rng = np.random.default_rng(0)
+    x, t = rng.standard_normal((9, 4)), rng.standard_normal((9, 4))
+
+    def program(comm, recompute):
+        with mnpar.using_config("dtype", np.float64):
+            with mnpar.random.using(np.random.default_rng(comm.rank)):
+                link = make()
+                stage = link if comm.rank == 0 else lambda h, t: F.mean_squared_error(link(h), t)
+                pipeline = Pipeline(comm, stage, schedule, 3, recompute=recompute)
+                pipeline([x, t][comm.rank]).backward()
+            found = [p.grad for p in link.params()]
+            return found + [getattr(link, name) for name in sorted(link._persistent)]
+
+    for kept, again in zip(
+        mnpar.run(program, 2, (False,)), mnpar.run(program, 2, (True,)), strict=True
+    ):
+        for one, other in zip(kept, again, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-12)
+
+
 def test_recomputed_dropout_drops_the_same():
     x, t = data()
 
