@@ -14,7 +14,7 @@ from mnpar import backend
 from mnpar.backend import Array, ArrayModule
 from mnpar.kernels.dtypes import as_floating, upcast_halves
 from mnpar.kernels.fused import fused
-from mnpar.kernels.scalar import exp, log1p, logistic as _logistic
+from mnpar.kernels.scalar import exp, log1p_up_to_1, logistic as _logistic
 from mnpar.kernels.sums import split_arrays
 
 
@@ -73,4 +73,4 @@ def _log1p_exp_in_blocks(xp: ArrayModule, x: Array) -> Array:
 @fused(twin=_log1p_exp_in_blocks)
 def log1p_exp(x: Any) -> Any:
     """Return log(1 + eˣ), computed as max(x, 0) + log(1 + e⁻ˡˣˡ)."""
-    return (0.0 if x < 0.0 else x) + log1p(exp(x if x < 0.0 else -x))
+    return (0.0 if x < 0.0 else x) + log1p_up_to_1(exp(x if x < 0.0 else -x))

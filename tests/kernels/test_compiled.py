@@ -15,6 +15,7 @@ from mnpar.kernels import (
     arithmetic,
     compiler,
     erf,
+    exponential,
     logistic,
     machine_code,
     rows,
@@ -69,6 +70,11 @@ KERNELS = {
     "softplus": (logistic.log1p_exp, 1),
     "leaky_relu": (lambda x: activation.leaky_relu(x, 0.2), 1),
     "leaky_relu's gradient": (lambda g, x: activation.leaky_relu_gradient(g, x, 0.2), 2),
+    "exp": (lambda x: exponential.exp(np, x), 1),
+    "log": (lambda x: exponential.log(np, abs(x)), 1),
+    "log of all signs": (lambda x: exponential.log(np, np.where(x > -50, abs(x), x)), 1),
+    "log1p": (lambda x: exponential.log1p(np, abs(x)), 1),
+    "log1p below 0": (lambda x: exponential.log1p(np, np.where(x > -50, -abs(x) / 50, x)), 1),
     "elu": (lambda x: activation.elu(x, 1.5, 0.7), 1),
     "elu's gradient": (lambda g, x: activation.elu_gradient(g, x, 1.5, 0.7), 2),
     "erf": (erf.erf, 1),
@@ -375,6 +381,61 @@ def test_a_function_has_infinite_numbers_and_nan_where_numpy_has_them(
     for y, twin in zip(by_loops(compute, *xs), by_twin(compute, *xs), strict=True):
         for test in (np.isnan, np.isposinf, np.isneginf):
             np.testing.assert_array_equal(test(y), test(twin))
+
+
+def units_of_the_last_digit(y, truth):
+    return np.max(np.abs((y - truth) / np.spacing(np.abs(truth.astype(y.dtype)))))
+
+
+# name: the function, and what it is computed of, from numbers of -1 to 1
+WIDE = {
+    "exp, any": (np.exp, lambda u, most: most * u),
+    "exp of small ones": (np.exp, lambda u, most: 1e-3 * u),
+    "exp that is hardly a number": (np.exp, lambda u, most: -1.05 * most + u),
+    "log of any": (np.log, lambda u, most: np.exp(0.97 * most * u)),
+    "log around 1": (np.log, lambda u, most: 1 + u / 2),
+    "log near 1": (np.log, lambda u, most: 1 + 1e-3 * u),
+    "log of what is hardly a number": (np.log, lambda u, most: np.exp(-1.01 * most + u)),
+    "log1p of any": (np.log1p, lambda u, most: np.exp(0.97 * most * u)),
+    "log1p of small ones": (np.log1p, lambda u, most: 1e-4 * u),
+    "log1p near -1": (np.log1p, lambda u, most: -1 + np.exp(7 * u - 7.5)),
+}
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("name", WIDE)
+def test_exponentials_and_logarithms_are_right_to_the_last_digits_everywhere(name, dtype, by_loops):
+    function, numbers = WIDE[name]
+    u = np.random.default_rng(0).uniform(-1, 1, 20_000)
+    x = numbers(u, {"f4": 87.0, "f8": 708.0}[dtype]).astype(dtype)
+    truth = function(x.astype(np.longdouble))
+    numpys = units_of_the_last_digit(function(x), truth)
+    found = by_loops(lambda x: getattr(exponential, function.__name__)(np, x), x)
+    assert units_of_the_last_digit(found, truth) <= min(4 * numpys, max(1.5, numpys))
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize(
+    ("function", "value", "said"),
+    [
+        (F.exp, 1000.0, "overflow encountered in exp"),
+        (F.log, 0.0, "divide by zero encountered in log"),
+        (F.log, -1.0, "invalid value encountered in log"),
+        (F.log1p, -1.0, "divide by zero encountered in log1p"),
+        (F.log1p, -2.0, "invalid value encountered in log1p"),
+    ],
+)
+def test_loops_warn_of_infinite_numbers_and_nan_as_numpy_does(
+    function, value, said, dtype, monkeypatch
+):
+    monkeypatch.setattr(compiler, "least", lambda: 0)
+    x = np.ones(300, dtype)
+    function(x)  # in silence
+    x[7] = value
+    with pytest.warns(RuntimeWarning, match=said):
+        function(x)
 
 
 def test_small_arrays_are_left_to_numpy():

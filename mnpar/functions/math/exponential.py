@@ -6,6 +6,7 @@ import math
 
 from mnpar.backend import Array, ArrayModule
 from mnpar.functions.node import elementwise
+from mnpar.kernels import exponential as kernel
 from mnpar.variable import Variable
 
 
@@ -18,8 +19,7 @@ def exp(xp: ArrayModule, x: Array) -> Array:
         >>> F.exp(np.array([0.0, 1.0])).array
         array([1.        , 2.71828183])
     """
-    result: Array = xp.exp(x)
-    return result
+    return kernel.exp(xp, x)
 
 
 @elementwise(gradient=lambda gy, y: gy * (y + 1))
@@ -44,8 +44,7 @@ def log(xp: ArrayModule, x: Array) -> Array:
         >>> F.log(np.array([1.0, 2.0])).array
         array([0.        , 0.69314718])
     """
-    result: Array = xp.log(x)
-    return result
+    return kernel.log(xp, x)
 
 
 @elementwise(gradient=lambda gy, x: gy / (x + 1))
@@ -57,8 +56,7 @@ def log1p(xp: ArrayModule, x: Array) -> Array:
         >>> float(F.log1p(np.array(1e-20)).array)
         1e-20
     """
-    result: Array = xp.log1p(x)
-    return result
+    return kernel.log1p(xp, x)
 
 
 def log2(x: Variable | Array) -> Variable:

@@ -16,6 +16,7 @@ from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.exponential import exp
 from mnpar.functions.node import GenericFunction, Operand, normalize_axes
+from mnpar.kernels import exponential
 from mnpar.kernels.dtypes import as_floating, floating_dtype, upcast_halves
 from mnpar.kernels.rows import reduce_rows
 from mnpar.kernels.sums import sum_array
@@ -274,8 +275,9 @@ class LogSumExp(Reduction):
         # of no elements there is no maximum
         peak = (x.max if x.size else x.sum)(axis=self.axis, keepdims=True)
         peak = xp.where(xp.isfinite(peak), peak, xp.zeros((), x.dtype))
+        terms = upcast_halves(exponential.exp(xp, x - peak))
         with np.errstate(divide="ignore"):  # log 0 is -∞ where all elements are
-            y = xp.log(sum_array(upcast_halves(xp.exp(x - peak)), self.axis, keepdims=True)) + peak
+            y = xp.log(sum_array(terms, self.axis, keepdims=True)) + peak
         y = y.astype(x.dtype, copy=False)
         return y if self.keepdims else y.squeeze(self.axis)
 
