@@ -57,6 +57,18 @@ def test_the_pythons_are_those_that_setup_cfg_names():
     assert f'depends_on("python@{oldest}:"' in SPACK
 
 
+def test_the_sdist_has_every_file_beside_setup_cfg():
+    manifest = (ROOT / "MANIFEST.in").read_text(encoding="utf-8")
+    named = set(" ".join(re.findall(r"^include (.+)$", manifest, re.M)).split())
+    # what setuptools takes by itself
+    usual = {"README.md", "LICENSE", "MANIFEST.in", "pyproject.toml", "setup.cfg"}
+    usual |= {f"{name}.py" for name in SETUP["options"]["py_modules"].split()}
+    suffixes = (".py", ".md", ".cff", ".toml", ".cfg")
+    there = {path.name for path in ROOT.iterdir() if path.suffix in suffixes}
+    assert there <= named | usual
+    assert "conftest.py" in named  # or its tests would not run as they do here
+
+
 def test_conda_requires_what_setup_cfg_does():
     run = RECIPE.split("  run:\n")[1].split("  run_constraints:")[0]
     assert dict(re.findall(r"^    - (?!python)(\w+) ?(.*)$", run, re.M)) == REQUIRED
