@@ -24,6 +24,13 @@ from tests.harness import scripts
 from tests.harness.cupy import stand_in
 
 
+@pytest.fixture(autouse=True)
+def _own_tape():
+    """What a test, or an example of a docstring, leaves on its tape is not on that of the next."""
+    with mnpar.Tape():
+        yield
+
+
 @pytest.fixture
 def float64():
     """Links and functions make float64: a file asks by ``pytestmark =

@@ -67,6 +67,7 @@ LATE = {
     "communicators/mpi/library.py": {"mpi4py"},
     "communicators/create.py": {"mnpar", "threadpoolctl"},
     "runtime/blas_threads.py": {"threadpoolctl"},
+    "runtime/callsite.py": {"tempfile"},
     "runtime/pmix.py": {"socket"},
     "functions/bridges/from_jax.py": {"jax"},
     "functions/bridges/from_numba.py": {"numba"},

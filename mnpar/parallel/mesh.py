@@ -194,7 +194,7 @@ class Mesh:
         """Return this rank's part of an array that all ranks have, such as a batch.
 
         Args:
-            x: the whole array, the same on every rank. Nothing is sent.
+            x: the whole array, the same on every rank, of which nothing is sent.
             axes: which axes of x an axis of the mesh cuts: a number, for a part that is an array of
                 this rank, as samples and sequences are; or a tuple, for blocks of a divided
                 Variable (:func:`mnpar.divided`), as images are. An axis of one rank cuts nothing.

@@ -7,7 +7,6 @@ import functools
 import os
 import re
 import sys
-import tempfile
 import threading
 import warnings
 import zlib
@@ -152,7 +151,9 @@ def site_of_thread(ident: int) -> str:
 def _file_in_memory() -> BinaryIO:
     if hasattr(os, "memfd_create"):
         return open(os.memfd_create("mnpar"), "w+b")
-    return tempfile.TemporaryFile()  # on other systems than Linux
+    import tempfile  # on other systems than Linux
+
+    return tempfile.TemporaryFile()
 
 
 def warn_user(what: str, rank: int = 0, category: type[Warning] = UserWarning) -> None:

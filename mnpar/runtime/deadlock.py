@@ -222,11 +222,11 @@ class DeadlockDetector:
         rows = [f"meanwhile rank {', '.join(r)} waited in {what}\n" for what, r in waits.items()]
         return alike, "".join(rows), spoken
 
-    def claim_word(self) -> None:
-        """Tell the others that this rank speaks now, and ends the job: one that fails alike later,
-        as may happen on a busy machine, is silent.
+    def claim_word(self, failure: str) -> None:
+        """Tell the others that this rank speaks now of its error, and ends the job: one that fails
+        alike later, as may happen on a busy machine, is silent.
         """
-        self._speaks = True
+        self._failure, self._speaks = failure, True
         self._tell_others(ANSWER, json.dumps(self._state()).encode())
 
     def _tell_others(self, tag: int, text: bytes) -> None:

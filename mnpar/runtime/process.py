@@ -351,22 +351,23 @@ class Process:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         alike, others, spoken, begin = list[int](), "", False, time.monotonic()
         known = isinstance(error, MnparError)  # its table says what the others do
-        asks = isinstance(error, Exception) and (self.rank or not known)
-        asks = asks and threading.current_thread() is threading.main_thread()
-        if asks:
+        in_words = f"{kind.__name__}: {error}"
+        is_told = isinstance(error, Exception)
+        is_told = is_told and threading.current_thread() is threading.main_thread()
+        if is_told and (self.rank or not known):
             # errors of MPI, from which this one may come, or a complaint
             with contextlib.suppress(Exception):
                 alike, others, spoken = self.deadlocks.meanwhile(
-                    ALIKE if self.rank else _PROMPT, f"{kind.__name__}: {error}"
+                    ALIKE if self.rank else _PROMPT, in_words
                 )
         if self.rank:  # if all ranks have failed alike, rank 0 speaks for them, and ends the job
             time.sleep(max(0.0, begin + ALIKE - time.monotonic()))
         # if some have, the lowest of them does, or the one that was so early that it speaks already
         if spoken or any(rank < self.rank for rank in alike):
             time.sleep(SPOKEN)
-        if asks:
+        if is_told:
             with contextlib.suppress(Exception):
-                self.deadlocks.claim_word()
+                self.deadlocks.claim_word(in_words)
         if issubclass(kind, KeyboardInterrupt):
             self._abort(f"mnpar: interrupted (rank {self.rank} of {self.size})\n", 130)
         to_own_lines(error)

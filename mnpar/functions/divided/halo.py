@@ -57,6 +57,8 @@ class SpatialGrid:
         self.dims = tuple(map(index, dims))
         # the Parameters that were found to be the same on all ranks, by id (layout.py)
         self.seen: dict[int, Any] = {}
+        # the cuts that all ranks were found to agree on, by shape and axes (layout.py)
+        self.agreed: dict[Any, None] = {}
         # what was made of this grid before: layouts by shape and axes (layout.py), and other grids
         # of its ranks, or of groups of them
         self.layouts: dict[Any, Any] = {}

@@ -32,6 +32,7 @@ from mnpar.functions.divided.blocks import JoinPieces, copy_all_to, slices_withi
 from mnpar.functions.divided.halo import SpatialGrid, require_grid
 from mnpar.parameter import Parameter
 from mnpar.plans import Box, Plan, blocks
+from mnpar.runtime.callsite import call_site
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ REMEDY = (
 
 
 REMEMBERED = 1000  # layouts of one grid
+_TEXT = 252  # bytes of a layout's description that ranks compare, and show, beside its checksum
 
 
 @lru_cache(maxsize=1000)
@@ -262,6 +264,30 @@ class GridLayout:
         found = copy_all_to(self.grid.comm, *params)
         return [None if p is None else as_variable(p) for p in found]
 
+    def check_agreed(self) -> None:
+        """Check, when the grid first cuts an array like this, that all ranks cut alike: their parts
+        would be added up as parts of one array.
+
+        Raises:
+            MismatchError: they do not; on all ranks.
+        """
+        comm, key = self.grid.comm, (self.shape, self.axes)
+        if comm.size == 1 or key in self.grid.agreed:
+            return
+        text = repr(self).encode()
+        own = np.frombuffer(zlib.crc32(text).to_bytes(4, "little") + text[:_TEXT], np.uint8)
+        every = comm.allgather(np.pad(own, (0, 4 + _TEXT - len(own))))
+        if len({row.tobytes() for row in every}) > 1:
+            cuts = [row[4:].tobytes().rstrip(b"\0").decode() for row in every]
+            raise MismatchError(
+                f"rank {comm.rank}, {call_site()}: the ranks cut an array in different ways:"
+                + "".join([f"\n  rank {rank}: {cut}" for rank, cut in enumerate(cuts[:16])])
+                + "\nall ranks of a grid cut the same array, along the same axes"
+            )
+        if len(self.grid.agreed) > REMEMBERED:
+            self.grid.agreed.clear()
+        self.grid.agreed[key] = None
+
     def check_same(self, *params: Any) -> None:
         """Check, when the grid first meets a Parameter, that all ranks have the same values.
 
@@ -459,6 +485,7 @@ class DividedVariable(Variable):
 
         Raises:
             ValueError: the grid has another communicator, or other axes than the array.
+            MismatchError: ranks cut in different ways; on all ranks.
 
         Example:
             >>> import numpy as np, mnpar
@@ -475,6 +502,7 @@ class DividedVariable(Variable):
                 f"{self.layout} is cut; x.gather() gives these the whole array"
             )
         to = GridLayout(grid, self.shape, axes)
+        to.check_agreed()
         return to.divided(self.layout.moved(self, to))
 
     def __len__(self) -> int:
@@ -503,8 +531,8 @@ def divided(
     the whole array. ``grid.cut(x, axes)`` is the same.
 
     Args:
-        x: the whole array, the same on every rank; nothing is sent. With ``shape``: this rank's
-            part of it.
+        x: the whole array, the same on every rank, of which nothing is sent. With ``shape``: this
+            rank's part of it.
         grid: all ranks of its communicator call this, and then the same functions.
         axes: which axis of ``x`` each axis of the grid cuts, in rising order; None: the last ones.
         shape: of the whole array, where ``x`` is a part.
@@ -514,6 +542,8 @@ def divided(
 
     Raises:
         ValueError: axes that ``x`` does not have, or a part that is not this rank's.
+        MismatchError: ranks cut in different ways, which they tell each other when the grid first
+            cuts an array of this shape; on all ranks.
 
     Example:
         >>> import numpy as np, mnpar
@@ -534,6 +564,7 @@ def divided(
             x.layout.refuse("divided(x, grid, shape)", "x is divided already")
         return x.repartition(grid, axes)  # type: ignore[attr-defined,no-any-return]
     layout = GridLayout(grid, x.shape if shape is None else shape, axes)
+    layout.check_agreed()
     return layout.divided(layout.take_own(x) if shape is None else x)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mnpar.backend import Array
+from mnpar.backend import Array, Index
 from mnpar.functions.communication.exchange import exchange
 from mnpar.functions.connection.convolution import Deconvolution, convolution_nd
 from mnpar.functions.connection.local_convolution import (
@@ -24,6 +24,7 @@ from mnpar.functions.connection.local_convolution import (
 from mnpar.functions.divided.blocks import (
     empty_block,
     should_hide,
+    slices_within,
     transposed,
     unpadded_windows,
     windowed,
@@ -100,13 +101,18 @@ def _pooled(
     return windowed(block.x, block.grid, block.shape, window, local, nothing, fill, hide)
 
 
+def _inside(block: Block, window: Window, out: Box) -> Index:
+    """Return which of the cells that a box of outputs reads lie inside the image."""
+    reads = window.reads(out)
+    return slices_within(reads & Box.whole(block.shape), reads)
+
+
 def max_pooled(block: Block, window: Window, hide: bool | None = None) -> Variable:
     """Return this rank's block of the maxima of windows."""
 
-    def local(chunk: Variable, _: Box) -> Variable:
-        return MaxPooling(unpadded_windows("max_pooling", chunk.shape[2:], window)).apply((chunk,))[
-            0
-        ]
+    def local(chunk: Variable, out: Box) -> Variable:
+        windows = unpadded_windows("max_pooling", chunk.shape[2:], window)
+        return MaxPooling(windows, _inside(block, window, out)).apply((chunk,))[0]
 
     dtype = block.x.dtype
     return _pooled(
@@ -117,10 +123,9 @@ def max_pooled(block: Block, window: Window, hide: bool | None = None) -> Variab
 def max_places(block: Block, window: Window) -> Variable:
     """Return this rank's block of the offsets within their windows that maxima have, int32."""
 
-    def local(chunk: Variable, _: Box) -> Variable:
-        return MaxPlaces(unpadded_windows("max_pooling", chunk.shape[2:], window)).apply((chunk,))[
-            0
-        ]
+    def local(chunk: Variable, out: Box) -> Variable:
+        windows = unpadded_windows("max_pooling", chunk.shape[2:], window)
+        return MaxPlaces(windows, _inside(block, window, out)).apply((chunk,))[0]
 
     x = Variable(block.x.array, requires_grad=False)
     nothing = x.shape[1], np.dtype(np.int32)

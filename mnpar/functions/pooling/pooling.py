@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.backend import Array
+from mnpar.backend import Array, Index
 from mnpar.configuration import no_backprop_mode
 from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, any_axes, array_of, for_axes, is_divided
@@ -73,10 +73,15 @@ def check_maxima(
 class MaxPooling(GenericFunction):
     """``y`` is the maximum of each window; ``gx`` adds ``gy`` where the maximum was, at the first
     of equal ones.
+
+    Args:
+        windows: over the image.
+        inside: where ``x`` brings its own padding of -∞, the cells along its spatial axes that are
+            none; None: all.
     """
 
-    def __init__(self, windows: Windows) -> None:
-        self.windows = windows
+    def __init__(self, windows: Windows, inside: Index | None = None) -> None:
+        self.windows, self.inside = windows, inside
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
@@ -91,8 +96,20 @@ class MaxPooling(GenericFunction):
     def backward(self, gy: Variable | Array) -> InputGradients:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
         if not isinstance(gy, Variable):
-            return lambda: self._spread(x, y, gy)
-        return lambda: Spread(self.windows, places_of(self.windows, array_of(x), array_of(y)))(gy)
+            return lambda: self._spread(self._without_padding(x), y, gy)
+        places = places_of(self.windows, array_of(x), array_of(y), self.inside)
+        return lambda: Spread(self.windows, places)(gy)
+
+    def _without_padding(self, x: Array) -> Array:
+        """Return ``x`` with NaN, which equals no maximum, for padding that it brings."""
+        if self.inside is None:
+            return x
+        cells: Index = (..., *self.inside)
+        if x[cells].shape == x.shape:
+            return x
+        bare = backend.get_array_module(x).full_like(x, np.nan)
+        bare[cells] = x[cells]
+        return bare
 
     def _spread(self, x: Array, y: Array, gy: Array) -> Array:
         """The gradient at once, without the picture of places, in blocks of samples that stay in
@@ -135,13 +152,18 @@ class MaxPooling(GenericFunction):
             gx[...] = image[(..., *windows.inside)]
 
 
-def places_of(windows: Windows, x: Array, y: Array) -> Array:
-    """Return the offset within its window that each maximum has: of equal ones the first."""
+def places_of(windows: Windows, x: Array, y: Array, image: Index | None = None) -> Array:
+    """Return the offset within its window that each maximum has: of equal ones the first; the
+    padding that ``x`` brings has none (see :class:`MaxPooling`).
+    """
     xp = backend.get_array_module(x)
     found = xp.zeros(y.shape, np.int32)
     free = xp.ones(y.shape, bool)
     cells = windows.cells(windows.pad_image(x))
-    inside = windows.pad_image(xp.ones((1, 1, *windows.size), bool), False)
+    own = xp.zeros((1, 1, *windows.size), bool)
+    cells_inside: Index = (..., *(image or ()))
+    own[cells_inside] = True
+    inside = windows.pad_image(own, False)
     for i, (cell, counts) in enumerate(zip(cells, windows.cells(inside), strict=True)):
         here = cell == y
         here &= free
@@ -152,13 +174,17 @@ def places_of(windows: Windows, x: Array, y: Array) -> Array:
 
 
 class MaxPlaces(GenericFunction):
-    """The place of each maximum in its window; nothing flows back."""
+    """The place of each maximum in its window; nothing flows back.
 
-    def __init__(self, windows: Windows) -> None:
-        self.windows = windows
+    Args:
+        windows, inside: as of :class:`MaxPooling`.
+    """
+
+    def __init__(self, windows: Windows, inside: Index | None = None) -> None:
+        self.windows, self.inside = windows, inside
 
     def forward(self, x: Array) -> Array:
-        return places_of(self.windows, x, MaxPooling(self.windows).forward(x))
+        return places_of(self.windows, x, MaxPooling(self.windows).forward(x), self.inside)
 
 
 class Spread(GenericFunction):

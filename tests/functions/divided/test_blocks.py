@@ -972,3 +972,33 @@ def test_what_does_not_fit_is_said(call, words):
 def test_fractions_are_no_lengths(call):
     with pytest.raises(TypeError, match="integer"):
         mnpar.run(lambda comm: call(np.ones((1, 1, 2, 3)), comm), ranks=2)
+
+
+@pytest.mark.parametrize("dims", [(2, 1), (2, 2), (1, 3)], ids=str)
+@pytest.mark.parametrize("pad", [0, 1, 2])
+def test_maxima_of_nothing_but_minus_infinity_are_where_one_process_finds_them(dims, pad):
+    """The padding of an image is -inf, too, and is no cell of it."""
+    rng = np.random.default_rng(pad)
+    image = np.where(rng.random((2, 2, 7, 8)) < 0.8, -np.inf, rng.random((2, 2, 7, 8)))
+    image[0] = -np.inf
+    weights = np.random.default_rng(9).random((2, 2, 9, 10))
+
+    def pooled(comm, stride, retain):
+        x = mnpar.Variable(image.copy())
+        cut = x if comm is None else mnpar.SpatialGrid(comm, dims).cut(x)
+        y, places = F.max_pooling_2d(cut, 3, stride, pad, False, return_indices=True)
+        own = weights[:, :, : y.shape[2], : y.shape[3]]
+        gy = mnpar.Variable(own) if comm is None else y.layout.grid.cut(own).part
+        (gx,) = mnpar.grad([y], [cut], [gy], enable_double_backprop=retain)
+        if gx is None:  # no window of this rank's
+            gx = cut.layout.divided(mnpar.Variable(np.zeros(cut.part.shape)))
+        places = places if comm is None else places.gather().array
+        return [(a if comm is None else a.gather()).array for a in (y, gx)] + [places]
+
+    ranks = int(np.prod(dims))
+    for stride in (1, 2, 3):
+        for retain in (False, True):
+            expected = pooled(None, stride, retain)
+            for found in mnpar.run(lambda comm: pooled(comm, stride, retain), ranks=ranks):  # noqa: B023
+                for one, right in zip(found, expected, strict=True):
+                    np.testing.assert_allclose(one, right, rtol=1e-14)

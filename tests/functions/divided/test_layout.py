@@ -166,6 +166,50 @@ def test_a_part_that_is_not_the_ranks_is_an_error():
     mnpar.run(program, ranks=2)
 
 
+def cut_of(comm, dims, axes, shape=IMAGES.shape):
+    return mnpar.SpatialGrid(comm, dims).cut(np.ones(shape), axes)
+
+
+# what ranks other than 0 do otherwise
+OTHERWISE = {
+    "dims": lambda comm, other: cut_of(comm, (1, 2) if other else (2, 1), (2, 3)),
+    "axes": lambda comm, other: cut_of(comm, (2, 1), (1, 2) if other else (2, 3)),
+    "shape": lambda comm, other: cut_of(comm, (2, 1), None, (2, 2, 9, 12 if other else 13)),
+    "a second shape": lambda comm, other: [
+        cut_of(comm, (2, 1), None),
+        cut_of(comm, (2, 1), None, (2, 2, 8, 12 if other else 13)),
+    ],
+    "repartition": lambda comm, other: cut_of(comm, (2, 1), None).repartition(
+        mnpar.SpatialGrid(comm, (1, 2) if other else (2, 1))
+    ),
+    "a mesh": lambda comm, other: mnpar.Mesh(comm, rows=comm.size).cut(
+        IMAGES, rows=(2,) if other else (3,)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+@pytest.mark.ranks(2, 3)
+def test_ranks_that_cut_differently_are_told_of_all_cuts(comm, name):
+    with pytest.raises(MismatchError, match="cut an array in different ways") as told:
+        OTHERWISE[name](comm, comm.rank > 0)
+    text = str(told.value)
+    assert text.startswith(f"rank {comm.rank}, divided/test_layout.py:")
+    assert [f"rank {rank}: (2, 2, " in text for rank in range(comm.size)] == [True] * comm.size
+
+
+def test_ranks_agree_once_on_the_cut_of_a_shape():
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (2, 1))
+        counts = []
+        for shape in (IMAGES.shape, IMAGES.shape, (1, *IMAGES.shape[1:]), IMAGES.shape):
+            grid.cut(np.ones(shape))
+            counts.append(comm.traffic.collectives)
+        return counts
+
+    assert mnpar.run(program, ranks=2) == [[1, 1, 2, 2]] * 2
+
+
 @pytest.mark.parametrize("axes", [(0, 1), (1, 3), (2, 3)])
 def test_gathering_and_cutting_anew_keep_values_and_gradients(axes):
     def program(comm):
