@@ -205,6 +205,8 @@ class DeadlockDetector:
             failure: this rank's error. Ranks fail alike whose errors differ in numbers only.
         """
         self._failure = failure
+        # one that has asked before, and hears now, may have heard that this rank waits
+        self._tell_others(ANSWER, json.dumps(self._state()).encode())
         self._questions += 1
         self._tell_others(ASK, b"%d" % self._questions)
         deadline = time.monotonic() + seconds
