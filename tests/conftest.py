@@ -26,7 +26,7 @@ from tests.harness.cupy import stand_in
 
 @pytest.fixture(autouse=True)
 def _own_tape():
-    """What a test, or an example of a docstring, leaves on its tape is not on that of the next."""
+    """Give each test a tape of its own, on which nothing is that another has left."""
     with mnpar.Tape():
         yield
 

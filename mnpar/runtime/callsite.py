@@ -136,7 +136,7 @@ def site_of_thread(ident: int) -> str:
         faulthandler.dump_traceback(file)
         file.seek(0)
         threads = file.read().decode(errors="replace").split("\n\n")
-    name = f"hread 0x{ident:016x} "
+    name = f" 0x{ident:016x} "  # after "Thread" or "Current thread"
     lines = next((one.splitlines() for one in threads if name in one.partition("\n")[0]), [])
     site = ""
     for line in lines:

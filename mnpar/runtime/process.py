@@ -82,7 +82,8 @@ class Process:
         # kept until finalized: MPI goes on reading what a forgotten communicator has sent
         self.transports: list[Any] = []
         self.active: dict[Any, None] = {}  # operations under way, in the order of their start
-        # waits that ended in an error: they hold the memory that MPI may yet write
+        # waits that ended in an error, and transports that were revoked: they hold the memory that
+        # MPI may yet read or write
         self.given_up: list[Any] = []
         # MPI operations of our own, by dtype and reduction: MPI has room for few
         self.operations: dict[Any, Any] = {}
@@ -105,7 +106,6 @@ class Process:
         # by when the process must have ended, and its exit code
         self._ends: tuple[float, int] | None = None
         self.machines = [""]  # the name of each rank's machine
-        self._given_up: list[Any] = []
         self._exit: tuple[int, str] = 0, "has finished its program"
         if self.size > 1:
             self._meet()
@@ -253,7 +253,7 @@ class Process:
         """
         if self.transports[place] is transport:
             self.transports[place] = None
-            self._given_up.append(transport)
+            self.given_up.append(transport)
         for operation in [one for one in self.active if one.belongs_to(transport)]:
             del self.active[operation]
 
@@ -352,9 +352,10 @@ class Process:
         alike, others, spoken, begin = list[int](), "", False, time.monotonic()
         known = isinstance(error, MnparError)  # its table says what the others do
         in_words = f"{kind.__name__}: {error}"
-        is_told = isinstance(error, Exception)
-        is_told = is_told and threading.current_thread() is threading.main_thread()
-        if is_told and (self.rank or not known):
+        # only the main thread speaks with the other ranks
+        on_main = threading.current_thread() is threading.main_thread()
+        tells = on_main and isinstance(error, Exception)
+        if tells and (self.rank or not known):
             # errors of MPI, from which this one may come, or a complaint
             with contextlib.suppress(Exception):
                 alike, others, spoken = self.deadlocks.meanwhile(
@@ -365,7 +366,7 @@ class Process:
         # if some have, the lowest of them does, or the one that was so early that it speaks already
         if spoken or any(rank < self.rank for rank in alike):
             time.sleep(SPOKEN)
-        if is_told:
+        if tells:
             with contextlib.suppress(Exception):
                 self.deadlocks.claim_word(in_words)
         if issubclass(kind, KeyboardInterrupt):

@@ -203,7 +203,7 @@ BUSY = rf"busy in its own code at {HERE}"
 JOBS = {
     "slow_steps": works("44", stall="0.5", limit=45),  # the longest first: the others run beside it
     "error_that_nobody_reads": Row(
-        "1", BAD, "mnpar: rank 1 of 2 failed, and has not come to its end", limit=5, once=""
+        "1", BAD, "mnpar: rank 1 of 2 failed, and has not come to its end", limit=8, once=""
     ),
     "start_error": fails("1", "start", 4)._replace(fresh=True),
     "start_error_where_mpi4py_was_first": fails("1", "start")._replace(fresh=True),
