@@ -233,7 +233,6 @@ def test_a_rank_whose_mpi_is_over_goes_on_after_the_error_of_a_thread(monkeypatc
     for where, name, value in (
         (startup, "launched_ranks", lambda: 2),
         (exit, "kill", lambda *given: ends.append(given)),
-        (exit, "LAST_WORDS", 0.01),
         (startup, "ALIKE", 0),
         (startup, "speak", lambda _="": 0),
         (startup, "await_reader", lambda: 0),
@@ -249,7 +248,9 @@ def test_a_rank_whose_mpi_is_over_goes_on_after_the_error_of_a_thread(monkeypatc
     threading.excepthook(
         SimpleNamespace(exc_type=ValueError, exc_value=error, exc_traceback=None, thread=None)
     )
-    time.sleep(0.1)
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join()  # at once where it was cancelled, else after the last words
     assert not ends
 
 
