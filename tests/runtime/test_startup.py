@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from itertools import chain, repeat
 from pathlib import Path
 from types import SimpleNamespace
