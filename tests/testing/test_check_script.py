@@ -104,7 +104,7 @@ EXAMPLES = {
     "parallel_convolution": "-n 2 -- --epoch 1 --train 40 --filters 3 --unit 5 --batchsize 20",
     "mixture_of_experts": "-n 2 --passes 2 -- --epoch 1 --batchsize 100",
     "seeds/gb_autoencoder": "-n 2",
-    "applications/halo_diffusion": "-n 2",
+    "applications/halo_diffusion": "-n 2 -- --size 12 --steps 20 --iterations 4",
 }
 
 
