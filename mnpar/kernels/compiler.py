@@ -117,10 +117,13 @@ def has_loops(x: Array, *others: Array) -> bool:
         >>> has_loops(np.zeros(10, np.float16))
         False
     """
-    if x.size < least() or x.dtype.char not in "fd" or not is_usable():
-        return False
+    return x.size >= least() and has_dtype_of_loops(x, *others)
+
+
+def has_dtype_of_loops(x: Array, *others: Array) -> bool:
+    """Return whether loops are compiled for numpy arrays of these dtypes, whatever their sizes."""
     dtype = x.dtype
-    if not dtype.isnative:
+    if dtype.char not in "fd" or not dtype.isnative or not is_usable():
         return False
     return all([type(array) is np.ndarray and array.dtype == dtype for array in (x, *others)])
 
@@ -132,8 +135,13 @@ def suits(x: Array, *others: Array) -> bool:
         >>> suits(np.zeros(10, np.float16)), suits(np.zeros((10, 10)).T)
         (False, False)
     """
+    return x.size >= least() and suits_at_any_size(x, *others)
+
+
+def suits_at_any_size(x: Array, *others: Array) -> bool:
+    """Return whether compiled loops take these arrays, but for their sizes."""
     # carray: contiguous, aligned and writable
-    return has_loops(x, *others) and all([array.flags.carray for array in (x, *others)])
+    return has_dtype_of_loops(x, *others) and all([array.flags.carray for array in (x, *others)])
 
 
 class Formula:

@@ -18,6 +18,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
+from mnpar.kernels import tuning
 from mnpar.kernels.blas import can_compute_by_mkl, compute_by_mkl
 from mnpar.kernels.compiler import Formula, formula
 from mnpar.kernels.dtypes import upcast_halves
@@ -159,7 +160,7 @@ def _argument_d(x: Any) -> Any:
 _artanh_erf = Formula({"f": _argument_f, "d": _argument_d})
 
 
-@fused(twin=_erf_in_blocks)
+@fused(twin=_erf_in_blocks, least=tuning.COSTLY_LEAST)
 def erf(x: Any) -> Any:
     """Return 2 / √π ∫₀ˣ e^(−t²) dt."""
     return tanh(_artanh_erf(x))
@@ -171,13 +172,19 @@ def _normal_share(x: Any) -> Any:
     return logistic(2.0 * _artanh_erf(x * _SQRT_HALF))
 
 
-@fused(twin=lambda xp, x: BlockedGelu(False)._forward_in_blocks(x, False))
+@fused(
+    twin=lambda xp, x: BlockedGelu(False)._forward_in_blocks(x, False),
+    least=tuning.COSTLY_LEAST,
+)
 def _gelu(x: Any) -> Any:
     """x Φ(x)"""
     return x * _normal_share(x)
 
 
-@fused(twin=lambda xp, g, x: BlockedGelu(False)._gradient_in_blocks(x, g))
+@fused(
+    twin=lambda xp, g, x: BlockedGelu(False)._gradient_in_blocks(x, g),
+    least=tuning.COSTLY_LEAST,
+)
 def _gelu_gradient(g: Any, x: Any) -> Any:
     """(Φ + x Φ′) g"""
     return (_normal_share(x) + x * (exp(-0.5 * x * x) * HEIGHT)) * g
@@ -189,12 +196,18 @@ def _share_by_tanh(x: Any) -> Any:
     return logistic(2.0 * (x * (x * x * _TANH_3 + _TANH_1)))
 
 
-@fused(twin=lambda xp, x: BlockedGelu(True)._forward_in_blocks(x, False))
+@fused(
+    twin=lambda xp, x: BlockedGelu(True)._forward_in_blocks(x, False),
+    least=tuning.COSTLY_LEAST,
+)
 def _gelu_by_tanh(x: Any) -> Any:
     return x * _share_by_tanh(x)
 
 
-@fused(twin=lambda xp, g, x: BlockedGelu(True)._gradient_in_blocks(x, g))
+@fused(
+    twin=lambda xp, g, x: BlockedGelu(True)._gradient_in_blocks(x, g),
+    least=tuning.COSTLY_LEAST,
+)
 def _gelu_by_tanh_gradient(g: Any, x: Any) -> Any:
     p = _share_by_tanh(x)
     s = x * x

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args, get_type_hints, overload
@@ -26,7 +27,16 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import compiler, tuning
-from mnpar.kernels.compiler import Cube, Doubles, Formula, Loop, Matrix, Real, Vector, suits
+from mnpar.kernels.compiler import (
+    Cube,
+    Doubles,
+    Formula,
+    Loop,
+    Matrix,
+    Real,
+    Vector,
+    suits_at_any_size,
+)
 from mnpar.kernels.moments import RUN, ChannelView, channel_view
 
 Results = TypeVar("Results", bound=Array | tuple[Array, ...])
@@ -119,7 +129,8 @@ class Fused(Generic[Results]):
         twin: the same of ``xp`` (numpy or CuPy) and the arguments.
         each: how many results are arrays.
         sums: how many results are added up.
-        cheap: the twin makes but one or two passes, in which small arrays take no time.
+        least: how many elements an array has at least that is not left to the twin; by default
+            ``tuning.COMPILED_LEAST``.
     """
 
     def __init__(
@@ -128,9 +139,9 @@ class Fused(Generic[Results]):
         twin: Callable[..., Any],
         each: int = 1,
         sums: int = 0,
-        cheap: bool = False,
+        least: int | None = None,
     ) -> None:
-        self.twin, self.each, self.sums, self.cheap = twin, each, sums, cheap
+        self.twin, self.each, self.sums, self.least = twin, each, sums, least
         hints = get_type_hints(compute, include_extras=True)
         self.kinds = [
             (get_args(hints.get(name)) or ("", "Each"))[1]
@@ -171,12 +182,13 @@ class Fused(Generic[Results]):
         """Return whether the loop runs if the first array is x: its axes may lie in any order in
         memory, but without gaps.
         """
-        return x.size >= self._least() and (suits(x) or _order(x) is not None)
+        return x.size >= self._least() and (suits_at_any_size(x) or _order(x) is not None)
 
     def _least(self) -> int:
         """Return how many elements an array has at least."""
         least = compiler.least()
-        return max(least, tuning.CHEAP_LEAST) if least and self.cheap else least
+        # not where all arrays, or none, are for loops
+        return least if self.least is None or least in (0, sys.maxsize) else self.least
 
     def _by_loops(self, args: tuple[Any, ...]) -> Any:
         """The results; None where loops do not take the arrays."""
@@ -185,12 +197,12 @@ class Fused(Generic[Results]):
         if not all([x.shape == shape for x in xs]):
             return None
         order = None
-        if not suits(*xs):
+        if not suits_at_any_size(*xs):
             order = next((order for x in xs if (order := _order(x)) is not None), None)
             if order is None or not all([type(x) is np.ndarray for x in xs]):
                 return None
             xs = [np.require(x.transpose(order), None, ["C", "A", "W"]) for x in xs]
-            if not suits(*xs):
+            if not suits_at_any_size(*xs):
                 return None
         ys = [np.empty_like(xs[0]) for _ in range(self.each)]
         numbers = [x for x, kind in zip(args, self.kinds, strict=True) if kind == "Real"]
@@ -247,7 +259,7 @@ def _order(x: Array) -> tuple[int, ...] | None:
     even so.
     """
     order = backend.memory_order(x)
-    return order if suits(x.transpose(order)) else None
+    return order if suits_at_any_size(x.transpose(order)) else None
 
 
 def _channel_view(shape: tuple[int, ...], channels: tuple[int, ...]) -> ChannelView | None:
@@ -265,14 +277,14 @@ def _channel_view(shape: tuple[int, ...], channels: tuple[int, ...]) -> ChannelV
 
 @overload
 def fused(
-    twin: Callable[..., Any], *, cheap: bool = False
+    twin: Callable[..., Any], *, least: int | None = None
 ) -> Callable[[Callable[..., Any]], Fused[Array]]: ...
 @overload
 def fused(
-    twin: Callable[..., Any], each: int = 1, sums: int = 0, cheap: bool = False
+    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: int | None = None
 ) -> Callable[[Callable[..., Any]], Fused[tuple[Array, ...]]]: ...
 def fused(
-    twin: Callable[..., Any], each: int = 1, sums: int = 0, cheap: bool = False
+    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: int | None = None
 ) -> Callable[[Callable[..., Any]], Fused[Any]]:
     """Make a function of arrays from a formula for one number.
 
@@ -280,7 +292,8 @@ def fused(
         twin: the same of ``xp`` (numpy or CuPy) and arrays.
         each: how many of its results, the first, are arrays.
         sums: how many of its results, those after them, are added up.
-        cheap: numpy makes but one or two passes: loops are for large arrays only.
+        least: how many elements an array has at least that is not left to the twin: a constant of
+            tuning.py, which counts the twin's passes.
 
     Example:
         >>> @fused(twin=lambda xp, x, y: x * y + x)
@@ -289,4 +302,4 @@ def fused(
         >>> product_and_sum(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
         array([ 4., 10.])
     """
-    return lambda compute: Fused(compute, twin, each, sums, cheap)
+    return lambda compute: Fused(compute, twin, each, sums, least)

@@ -21,6 +21,7 @@ from pathlib import Path
 # MNPAR_KERNELS=numba and without. A call of a loop takes as long as some five of numpy's.
 COMPILED_LEAST = 2**8  # elements: fewer are left to numpy, and do not import numba
 CHEAP_LEAST = 2**13  # the same, where numpy makes but one or two passes
+COSTLY_LEAST = 2**3  # the same, where it makes ten and more, which take 20 to 80 µs of any array
 
 # Sums as products with ones, and rows in blocks: benchmark "functions" (sums, softmax).
 SUM_LEAST = 2**13  # elements: fewer are summed up by numpy, and computed at once

@@ -7,8 +7,11 @@ small matrices instead of a large one, nearly all of whose numbers would be 0.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import isfinite
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +25,7 @@ from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable
 
 BLOCK = 64  # outputs: a product of matrices so small is still fast
+BANDS_KEPT = 64  # of the sizes met last
 
 
 class Interpolation(NamedTuple):
@@ -32,57 +36,84 @@ class Interpolation(NamedTuple):
     weights: Array
 
 
-class Resize(GenericFunction):
-    """Along the last axis but one, or the last: weighted sums of the cells around each place."""
+@dataclass(frozen=True, eq=False)
+class Band:
+    """The weights of ``out`` cells along an axis in ``size`` cells, in blocks: a narrow band of a
+    matrix.
+    """
 
-    def __init__(self, size: int, out: int, parts: Sequence[Interpolation], last: bool) -> None:
-        self.size = size
-        self.out = out
-        self.parts = parts
-        self.last = last
+    size: int
+    out: int
+    parts: Sequence[Interpolation]
+
+    @functools.cached_property
+    def neighbours(self) -> interpolation.Neighbours:
+        return interpolation.neighbours(self.parts)
+
+
+class Resize(GenericFunction):
+    """Weighted sums of the cells around each place: along the rows and columns of images (N, C, H,
+    W), by the band of each; None leaves an axis as it is.
+    """
+
+    def __init__(self, bands: Sequence[Band | None]) -> None:
+        self.bands = bands
 
     def forward(self, x: Array) -> Array:
         if (found := self.by_loops(x)) is not None:
             return found
-        return within(self.product, upcast_halves(x)).astype(x.dtype, copy=False)
+        y = upcast_halves(x)
+        for axis, band in enumerate(self.bands, 2):
+            if band is not None:
+                y = within(functools.partial(self.product, band, axis == 3), y)
+        return y.astype(x.dtype, copy=False)
 
     def by_loops(self, x: Array) -> Array | None:
-        return interpolation.interpolate(x, self.out, 2 + self.last, self.parts)
+        size = [n if b is None else b.out for n, b in zip(x.shape[2:], self.bands, strict=True)]
+        return interpolation.interpolate(x, size, *self._neighbours(x))
 
-    def product(self, x: Array) -> Array:
+    def _neighbours(self, x: Array) -> list[interpolation.Neighbours]:
+        return [
+            interpolation.unchanged(n) if band is None else band.neighbours
+            for n, band in zip(x.shape[2:], self.bands, strict=True)
+        ]
+
+    def product(self, band: Band, last: bool, x: Array) -> Array:
         xp = backend.get_array_module(x)
-        y = xp.empty(_resized(x.shape, self.out, self.last), x.dtype)
-        for outputs, inputs, weights in self.parts:
+        y = xp.empty(_resized(x.shape, band.out, last), x.dtype)
+        for outputs, inputs, weights in band.parts:
             weights = xp.asarray(weights, y.dtype)
-            if self.last:
+            if last:
                 xp.matmul(x[..., inputs], weights.T, out=y[..., outputs])
             else:
                 xp.matmul(weights, x[..., inputs, :], out=y[..., outputs, :])
         return y
 
     def backward(self, gy: Variable | Array) -> InputGradients:
-        return lambda: Gathered(self.size, self.out, self.parts, self.last)(gy)
+        return lambda: Gathered(self.bands)(gy)
 
 
 class Gathered(Resize):
     """The transpose of it: each cell gets what it gave, from all places around it."""
 
     def by_loops(self, x: Array) -> Array | None:
-        return interpolation.gather(x, self.size, 2 + self.last, self.parts)
+        size = [n if b is None else b.size for n, b in zip(x.shape[2:], self.bands, strict=True)]
+        return interpolation.gather(x, size, *self._neighbours(x))
 
-    def product(self, y: Array) -> Array:
+    def product(self, band: Band, last: bool, x: Array) -> Array:
+        y = x
         xp = backend.get_array_module(y)
-        x = xp.zeros(_resized(y.shape, self.size, self.last), y.dtype)
-        for outputs, inputs, weights in self.parts:
+        x = xp.zeros(_resized(y.shape, band.size, last), y.dtype)
+        for outputs, inputs, weights in band.parts:
             weights = xp.asarray(weights, x.dtype)
-            if self.last:
+            if last:
                 x[..., inputs] += y[..., outputs] @ weights
             else:
                 x[..., inputs, :] += weights.T @ y[..., outputs, :]
         return x
 
     def backward(self, gx: Variable | Array) -> InputGradients:
-        return lambda: Resize(self.size, self.out, self.parts, self.last)(gx)
+        return lambda: Resize(self.bands)(gx)
 
 
 def within(product: Callable[[Array], Array], x: Array) -> Array:
@@ -146,15 +177,17 @@ def resize_images(
     if mode not in MODES:
         raise ValueError(f"resize_images knows the modes bilinear and nearest, not {mode!r}")
     y = y if y.dtype.kind == "f" else y.astype("f4")
-    for axis, out in zip((2, 3), output_shape, strict=True):
-        size = y.shape[axis]
-        parts = band(places(size, out, mode, align_corners), size)
-        y = Resize(size, out, parts, axis == 3).apply((y,))[0]
-    return y
+    bands = [
+        band(size, index(out), mode, bool(align_corners))
+        for size, out in zip(y.shape[2:], output_shape, strict=True)
+    ]
+    return Resize(bands).apply((y,))[0]
 
 
-def band(at: Array, size: int) -> list[Interpolation]:
-    """The weights of places among ``size`` cells, in ascending order, as products of blocks."""
+@functools.lru_cache(maxsize=BANDS_KEPT)
+def band(size: int, out: int, mode: str, align_corners: bool) -> Band:
+    """Return the weights of ``out`` cells in ``size`` cells."""
+    at = places(size, out, mode, align_corners)
     parts = []
     for i in range(0, len(at), BLOCK):
         block = at[i : i + BLOCK]
@@ -167,7 +200,7 @@ def band(at: Array, size: int) -> list[Interpolation]:
                 weights_at(block, np.arange(first, end)),
             )
         )
-    return parts
+    return Band(size, out, parts)
 
 
 def places(size: int, out: int, mode: str, align_corners: bool) -> Array:

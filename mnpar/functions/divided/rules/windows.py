@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mnpar.functions.array.resize_images import Interpolation, Resize
+from mnpar.functions.array.resize_images import Band, Interpolation, Resize
 from mnpar.functions.connection.convolution import Convolution, Deconvolution
 from mnpar.functions.connection.local_convolution import LocalConvolution, LocalDeconvolution
 from mnpar.functions.divided.blocks import windowed
@@ -241,14 +241,23 @@ def local_convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
 
 @layout_rule(Resize)
 def resize(node: Any, x: Any) -> Any:
-    """Resize one axis, with the cells of other ranks that outputs are made of."""
-    axis = x.ndim - 1 if node.last else x.ndim - 2
-    layout = x.layout.like((*x.shape[:axis], node.out, *x.shape[axis + 1 :]))
+    """Resize one axis after the other, with the cells of other ranks that outputs are made of."""
+    for axis, band in enumerate(node.bands, 2):
+        if band is not None:
+            x = _resize_along(axis, band, x)
+    return x
+
+
+def _resize_along(axis: int, band: Band, x: Any) -> Any:
+    def resized(part: Variable, band: Band) -> Variable:
+        return Resize([band if axis == i else None for i in (2, 3)]).apply((part,))[0]
+
+    layout = x.layout.like((*x.shape[:axis], band.out, *x.shape[axis + 1 :]))
     if axis not in layout.cut_axes:
-        return layout.divided(node.apply((x.part,))[0])
+        return layout.divided(resized(x.part, band))
     wants, rank = [], layout.grid.comm.rank
     for box in layout.boxes:
-        first, end = _seen(node.parts, box.start[axis], box.stop[axis])
+        first, end = _seen(band.parts, box.start[axis], box.stop[axis])
         start, stop = list(box.start), list(box.stop)
         start[axis], stop[axis] = (first, end) if box.volume else (0, 0)
         wants.append(Box(tuple(start), tuple(stop)))
@@ -258,7 +267,7 @@ def resize(node: Any, x: Any) -> Any:
         return layout.divided(empty_part(chunk, own))
     first, end = cells.start[axis], cells.stop[axis]
     parts = []
-    for part in node.parts:
+    for part in band.parts:
         a = max(part.outputs.start, own.start[axis])
         b = min(part.outputs.stop, own.stop[axis])
         if a < b:
@@ -268,8 +277,7 @@ def resize(node: Any, x: Any) -> Any:
             outputs = slice(a - own.start[axis], b - own.start[axis])
             weights = part.weights[rows, columns]
             parts.append(Interpolation(outputs, slice(low - first, high - first), weights))
-    y = Resize(end - first, own.shape[axis], parts, node.last).apply((chunk,))[0]
-    return layout.divided(y)
+    return layout.divided(resized(chunk, Band(end - first, own.shape[axis], parts)))
 
 
 def _seen(parts: Sequence[Interpolation], start: int, stop: int) -> tuple[int, int]:
