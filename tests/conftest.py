@@ -22,6 +22,7 @@ from mnpar.backends import cuda
 from mnpar.communicators import matching
 from tests.harness import scripts
 from tests.harness.cupy import stand_in
+from tests.mutants.table import table
 
 
 @pytest.fixture(autouse=True)
@@ -160,8 +161,8 @@ def _link_bytecode(library, folder):
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """What became of the spoilt programs of tests/random_programs/test_random_programs.py: none may
-    be silent or hang.
+    """What became of the spoilt programs of tests/random_programs/test_random_programs.py, and of
+    the mutants of tests/mutants/: none may be silent or hang.
     """
     reports = [
         one
@@ -169,6 +170,16 @@ def pytest_terminal_summary(terminalreporter, config):
         for one in ones
         if getattr(one, "when", "") == "call"
     ]
+    rows = [
+        row
+        for one in reports
+        for name, many in one.user_properties
+        if name == "mutants"
+        for row in many
+    ]
+    if rows and config.getoption("--sweep"):
+        for line in table(rows):
+            terminalreporter.write_line(line)
     said = [
         tuple(what)
         for one in reports

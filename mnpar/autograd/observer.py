@@ -25,6 +25,11 @@ class Observer(Protocol):
         that it started with, an array or a number, in which the loss scale is a factor.
         """
 
+    def weighed(self, factor: float) -> None:
+        """Called in a backward that ends with the mean of the ranks' gradients: this rank's loss
+        counts in it by this factor, 1 if all count alike.
+        """
+
     def stepped(self, optimizer: Any) -> None:
         """Called after an optimizer has changed its parameters."""
 

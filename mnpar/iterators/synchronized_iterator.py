@@ -49,7 +49,9 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
     require_communicator(
         communicator, "create_synchronized_iterator(actual_iterator, communicator)"
     )
-    seed = int(generator().integers(2**32)) if communicator.rank == 0 else 0
+    # drawn on all ranks, of which rank 0's counts: generators that are alike stay so, as divided
+    # layers that are made later need them
+    seed = int(generator().integers(2**32))
     described = communicator.allgather_obj((seed, _describe(actual_iterator)))
     ranks = [description for _, description in described]
     for rank, description in enumerate(ranks):

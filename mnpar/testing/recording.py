@@ -63,6 +63,7 @@ class Leaf:
     gradient: Array | None
     memory: int  # where its array is; 0 for a view of another array
     path: str = ""  # its name, the same on ranks that hold copies
+    box: Box | None = None  # of a parameter that is divided, the part
     in_link: bool = False
 
 
@@ -163,6 +164,7 @@ class ProgramRecorder(FunctionHook):
         for (number, which), delta in (moves or {}).items():
             self._moves.setdefault(number, []).append((which, delta))
         self._number, self._depth = 0, 0
+        self._factor = 1.0  # of the loss, in the mean with which this backward ends
         self._calls: list[RecordedCall] = []
         self._seen: dict[tuple[str, str], int] = {}
         self._inputs: dict[Key, list[Array | None]] = {}
@@ -217,6 +219,9 @@ class ProgramRecorder(FunctionHook):
             self._before = {node: _array(node.gradient) for node in self._nodes}
         self._depth += 1
 
+    def weighed(self, factor: float) -> None:
+        self._factor = factor
+
     def backward_ends(self, losses: Any, loss_scale: float | None) -> None:
         self._depth -= 1
         if self._depth:
@@ -224,19 +229,25 @@ class ProgramRecorder(FunctionHook):
         values = []
         for array, weight in losses:
             if array is not None and array.size:
-                weight = to_host(weight) / (loss_scale or 1.0)
+                weight = to_host(weight) * self._factor / (loss_scale or 1.0)
                 total = float((to_host(array) * weight).sum())
                 one = array.size == 1
                 # of several numbers, their sum as it was weighted
                 values.append((float(array.sum()) if one else total, _number(weight, one)))
-        done = Pass(values, self._leaves(), [call.key for call in self._calls], self._integers)
+        self._factor = 1.0
+        done = Pass(
+            values,
+            self._leaves(loss_scale or 1.0),
+            [call.key for call in self._calls],
+            self._integers,
+        )
         if self._traced == len(self.run.passes):
             done.inputs, done.gradients, done.calls = self._inputs, self._gradients, self._calls
         self.run.passes.append(done)
         self._calls, self._seen, self._inputs, self._gradients = [], {}, {}, {}
         self._keys, self._integers = {}, []
 
-    def _leaves(self) -> list[Leaf]:
+    def _leaves(self, loss_scale: float) -> list[Leaf]:
         found: dict[VariableNode, Leaf] = {}
         for call in self._calls:
             if not call.function.number:
@@ -253,15 +264,18 @@ class ProgramRecorder(FunctionHook):
                     continue
                 memory = 0 if host.base is not None else host.ctypes.data
                 place = (call.number, which)
-                gradient = self._added(x)
+                gradient = self._added(x, loss_scale)
                 found[x] = Leaf(x, place, call.key, host.copy(), gradient, memory)
         self._nodes.update(dict.fromkeys(found))
         return list(found.values())
 
-    def _added(self, node: VariableNode) -> Array | None:
-        """Return what a backward has added to a leaf's gradient."""
+    def _added(self, node: VariableNode, loss_scale: float) -> Array | None:
+        """Return what a backward has added to a leaf's gradient, without the loss scale."""
         now, before = _array(node.gradient), self._before.get(node)
-        return now if now is None or before is None else now - before
+        if now is None:
+            return None
+        added = now if before is None else now - before
+        return added if loss_scale == 1.0 else added / loss_scale
 
     def stepped(self, optimizer: Any) -> None:
         if not any([target is optimizer.target for target in self._targets]):
@@ -287,10 +301,12 @@ class ProgramRecorder(FunctionHook):
         called, or by their order.
         """
         names: dict[VariableNode, str] = {}
+        boxes: dict[VariableNode, Box | None] = {}
         taken: set[str] = set()
         for number, link in enumerate([*self._targets, *self.roots.links]):
             for path, param in paths_of(link):
                 if param.node not in names:
+                    boxes[param.node] = param.box
                     name = path if path not in taken else f"{number}:{path}"
                     names[param.node] = name
                     taken.add(name)
@@ -299,6 +315,7 @@ class ProgramRecorder(FunctionHook):
             for leaf in done.leaves:
                 leaf.path = names.get(leaf.node, "")
                 leaf.in_link = bool(leaf.path)
+                leaf.box = boxes.get(leaf.node)
             for number, leaf in enumerate(nameless):
                 leaf.path = leaf.node.name or f"variable {number}"
 

@@ -96,10 +96,10 @@ def weights_of(
         parts: of each of P ranks, arrays of the same shapes.
         rtol: relative to the largest element of all.
     """
-    y = np.concatenate([x.astype("d").ravel() for x in whole] or [np.zeros(0)])
-    terms = [np.concatenate([x.astype("d").ravel() for x in mine]) for mine in parts]
-    if not terms or not len(y):
+    if not parts or not sum([x.size for x in whole]):
         return []
+    y = np.concatenate([x.astype("d").ravel() for x in whole])
+    terms = [np.concatenate([x.astype("d").ravel() for x in mine]) for mine in parts]
     matrix = np.stack(terms, axis=1)
     for factor in (1.0, 1 / len(terms)):
         if close(factor * matrix.sum(axis=1), y, rtol):

@@ -91,6 +91,34 @@ def tensor_parallel(comm, **kinds):
         optimizer.update(model, X, T)
 
 
+def with_equal_parts(comm):
+    """Layers divided with parts of zeros, which look like copies, and a loss that is scaled."""
+    mnpar.random.seed(0)
+    model = mnpar.Chain(
+        wide=L.ColumnParallelLinear(comm, 4, 6, gather_output=False),
+        back=L.RowParallelLinear(comm, 6, 3, input_is_parallel=True),
+    )
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    optimizer.loss_scaling(scale=16.0)
+
+    def loss(x, t):
+        return F.softmax_cross_entropy(model.back(F.tanh(model.wide(x))), t)
+
+    for _ in range(3):
+        optimizer.update(loss, X, T)
+
+
+def own_backward(comm):
+    """A model whose ranks have uneven shards, and average gradients where backward ends."""
+    mnpar.random.seed(0)
+    model = mnpar.DistributedDataParallel(L.Linear(4, 3), comm)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    for _ in range(3):
+        model.cleargrads()
+        F.softmax_cross_entropy(model(rows(comm, X)), rows(comm, T)).backward()
+        optimizer.update()
+
+
 def hidden(comm, x):
     """What goes around the functions: nothing is differentiated."""
     return mnpar.Variable(comm.allreduce(x.array))

@@ -51,6 +51,10 @@ RIGHT = {
     ),
     "tensor parallel": (programs.tensor_parallel, BOTH),
     "tensor parallel alone": (programs.tensor_parallel, SEVERAL),
+    "parts of zeros, scaled": (programs.with_equal_parts, BOTH),
+    "parts of zeros, scaled, alone": (programs.with_equal_parts, SEVERAL),
+    "backward that averages": (programs.own_backward, BOTH),
+    "backward that averages, alone": (programs.own_backward, SEVERAL),
     "pipeline": (programs.pipeline, BOTH),
     "pipeline with clipping": (
         lambda comm: programs.pipeline(comm, lambda comm: GradientClipping(0.01, comm)),

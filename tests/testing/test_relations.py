@@ -52,3 +52,7 @@ def test_pieces_are_joined_and_holes_are_seen():
     whole = joined((4, 3), [((0, 0), (2, 3), Y[:2]), ((2, 0), (4, 2), Y[2:, :2])])
     np.testing.assert_array_equal(whole[:, :2], Y[:, :2])
     assert np.isnan(whole[2:, 2]).all()
+
+
+def test_arrays_of_no_parameter_have_no_weights():
+    assert weights_of([], [[], []], 1e-9) == []

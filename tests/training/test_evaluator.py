@@ -120,7 +120,9 @@ def test_an_iterator_that_cannot_be_reset_is_copied():
 
 def test_an_iterator_without_end_is_told():
     with pytest.warns(UserWarning, match="the iterator main goes on for ever"):
-        extensions.Evaluator(SerialIterator([1], 1), Reporting())
+        endless = extensions.Evaluator(SerialIterator([1], 1), Reporting())
+    with pytest.raises(ValueError, match="give it one with repeat=False"):
+        endless()
 
 
 def test_a_progress_bar_is_shown_if_wanted(capsys):

@@ -16,6 +16,7 @@ from weakref import ref
 
 from mnpar import backend
 from mnpar.autograd.graph import AddGradient, Gradient, GradSlot, VariableNode, tick
+from mnpar.autograd.observer import observer
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.chain import Chain
@@ -350,6 +351,9 @@ class DistributedDataParallel(Chain):
             ):
                 raise RuntimeError(_UNEVEN.format(self._uneven))
         self._end, self._count, self._pending = None, 0.0, []
+        watching = observer()
+        if watching is not None:
+            watching.weighed(self._reducer.weight * self._comm.size)
         self._buffers.gather(self._members.of(self.module))
         self._buffers.fill()
         self._reducer.reduce(self._buffers)

@@ -123,6 +123,11 @@ class Evaluator(Extension):
                 f"this {type(self).__name__} has no iterator to evaluate: give it one, or override "
                 "evaluate"
             )
+        if getattr(iterator, "repeat", False):
+            raise ValueError(
+                f"the iterator of this {type(self).__name__} goes on for ever, and so would the "
+                "evaluation: give it one with repeat=False"
+            )
         evaluate = self.eval_func or self._targets["main"]
         if self.eval_hook:
             self.eval_hook(self)
