@@ -17,7 +17,7 @@ from mnpar.communicators.operation import complete, used_twice
 from mnpar.communicators.posted_receives import PostedReceives
 from mnpar.communicators.transport import EXCHANGE, REPLY, Envelope, Transport, numbered_tag
 from mnpar.communicators.waiting import ANY, BACKWARD, FORWARD, Pending, Steps, Waiting, nothing
-from mnpar.communicators.wire import OBJECT, Call, Header, read_header
+from mnpar.communicators.wire import CUT_ALIKE, OBJECT, Call, Header, read_header
 from mnpar.errors import CommunicatorError, MismatchError
 
 EAGER_LIMIT = 2**17  # bytes: smaller arrays travel in one message with their header
@@ -206,7 +206,7 @@ class Mailbox:
         Raises:
             MismatchError: it belongs to another exchange, or to another plan.
         """
-        waiting = Waiting(call.name, call.site, source, ANY, seq, self.order)
+        waiting = Waiting(call.name + call.whole, call.site, source, ANY, seq, self.order)
         envelope = yield from self._arrived(
             source, self.reply_tag(seq, EXCHANGE), BACKWARD, waiting
         )
@@ -219,8 +219,10 @@ class Mailbox:
             call.root,
         ):
             what = "plans, or loss scales" if call.order else "plans"
+            if call.whole or header.whole:
+                what = f"plans. {CUT_ALIKE}"
             raise self.exchange_mismatch(
-                source, f"exchange {seq} in {call.name} at {call.site}", header, what
+                source, f"exchange {seq} in {call.name} at {call.site}{call.whole}", header, what
             )
         return wire.decode(frame, header)[0], header
 
@@ -232,7 +234,7 @@ class Mailbox:
         """
         text = (
             f"rank {self.transport.rank} waits for {wanted} from rank {source}, but "
-            f"{header.name} at {header.site} sent "
+            f"{header.name} at {header.site}{header.whole} sent "
             f"{header.form} for exchange {header.seq}: the two ranks have different {what}"
         )
         self.transport.complain(source, text)

@@ -32,6 +32,7 @@ from mnpar.communicators import wire
 from mnpar.communicators.reduction import REDUCING, check_reducible, reduce_arrays
 from mnpar.communicators.wire import (
     ARRAY,
+    CUT_ALIKE,
     FAULT,
     FLAGS,
     IDENTITY,
@@ -409,6 +410,10 @@ class Match:
             headers = self.headers()
             if len({h.scale for h in headers}) > 1 and self._differ_in_root_alone(headers):
                 raise self.mismatch(*wire.different_passes(*self._flags))
+            if any([h.whole for h in headers]) and self._differ_in_root_alone(headers):
+                raise self.mismatch(
+                    "ranks work on arrays that are cut in different ways", CUT_ALIKE
+                )
             raise self.mismatch("ranks are in different collectives")
 
     @staticmethod

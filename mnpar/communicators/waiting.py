@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from mnpar.communicators.wire import UPDATE, read_header
+from mnpar.communicators.wire import CUT_ALIKE, UPDATE, read_header
 
 ANY = -1  # any source, any tag
 FORWARD, BACKWARD = 0, 1
@@ -104,6 +104,8 @@ class Waiting(NamedTuple):
                 if self.what == UPDATE
                 else CALL_TOO
                 if self.peer is None
+                else CUT_ALIKE
+                if " for an array " in self.what
                 else ""
             )
         waits = [row for row in rows.splitlines() if ": waits in " in row]

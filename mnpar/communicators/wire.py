@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +103,24 @@ _TOLD = (*REDUCTIONS, *MEANS[1:])
 _REDUCTION_CODES = {name: code for code, name in enumerate(_TOLD)}
 
 
+CUT_ALIKE = (
+    "All ranks of a grid call the same functions, in the same order, of arrays that are cut alike"
+)
+# arrays that ranks have parts of, in words, by the numbers that calls of functions of them tell
+_WHOLES: dict[int, str] = {}
+
+
+def number_of_whole(text: str) -> int:
+    """Return the number, above 0, that calls tell of an array of which each rank has a part, so
+    that those of arrays which are cut in other ways do not match; errors show the text.
+    """
+    number = zlib.crc32(text.encode()) >> 1 or 1
+    if len(_WHOLES) > 10_000:
+        _WHOLES.clear()
+    _WHOLES[number] = text
+    return number
+
+
 class Call(NamedTuple):
     """One call of a communication, as its messages describe it."""
 
@@ -109,12 +128,12 @@ class Call(NamedTuple):
     site: str  # the user's source line, "model.py:42"
     wants: bool = False  # a gradient flows through this rank's part
     recording: bool = False  # this rank records for backward
-    # a plan's fingerprint, of an exchange; a gradient has encode_scale(loss scale) added by ^,
-    # unless it has a root
+    # a plan's fingerprint, of an exchange; a gradient has encode_scale(loss scale) added by ^, a
+    # call of a function of a divided array number_of_whole(the array), unless it has a root
     root: int = 0
     reduction: str = "sum"
     order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
-    tag: int = 0
+    tag: int = 0  # of exchanges and collectives: that number again
     later: bool = False  # True: a non-blocking collective
     pass_flags: int = 0  # KEEPS_TAPE, TO_TARGETS and SCALED, of a gradient
 
@@ -131,6 +150,19 @@ class Call(NamedTuple):
             if self.order or self.later
             else self.op
         )
+
+    @property
+    def whole(self) -> str:
+        """The divided array of which a function is computed, in words: `` for an array (5,) cut
+        (2,) along axes (0,)``; nothing of other calls.
+        """
+        return _of_whole(self)
+
+
+def _of_whole(call: Call | Header) -> str:
+    if call.order or not call.tag or call.op in POINT_TO_POINT:
+        return ""
+    return f" for an array {_WHOLES.get(call.tag, 'that is cut in another way')}"
 
 
 def encode_scale(scale: float) -> int:
@@ -252,7 +284,13 @@ class Header(NamedTuple):
     def said(self) -> str:
         """The call as errors tell it: ``bcast, root 1 of float32 (3, 4)``."""
         root = f", root {self.root}" if self.op in ROOTED else ""
-        return f"{self.name}{root}" + (f" of {self.form}" if self.kind != NOTHING else "")
+        form = f" of {self.form}" if self.kind != NOTHING else ""
+        return f"{self.name}{root}{form}{self.whole}"
+
+    @property
+    def whole(self) -> str:
+        """The words of :attr:`Call.whole`."""
+        return _of_whole(self)
 
     @property
     def text(self) -> str:
@@ -432,6 +470,8 @@ def check(x: Array) -> str:
                 instead += ", numpy.asarray for a number"
             if hasattr(x, "node"):
                 instead = "mnpar.functions has the same for Variables, with their gradients"
+            if getattr(x, "layout", None) is not None:
+                instead = "x.part.array is this rank's part, x.gather().array the whole array"
             raise TypeError(
                 f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}"
             )

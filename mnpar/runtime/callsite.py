@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import faulthandler
 import functools
 import os
@@ -19,8 +20,8 @@ _END = "the end of its program"
 SITE_BYTES = 47  # length of a source line in a header
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 # contextlib's frames are between mnpar's context managers and a ``with``, os's between execvp and
-# execve
-_BETWEEN = (contextmanager.__code__.co_filename, os.execvp.__code__.co_filename)
+# execve, copy's between deepcopy and what it copies
+_BETWEEN = tuple([f.__code__.co_filename for f in (contextmanager, os.execvp, copy.deepcopy)])
 _CALLERS = {threading.Thread.run.__code__.co_filename}
 _INSIDE: dict[str, bool] = {}  # by file names
 _SITES: dict[tuple[str, int], str] = {}

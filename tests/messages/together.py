@@ -3,6 +3,7 @@
 A line that the text does not name is that of the traceback, in the rank's own program.
 """
 
+import copy
 import os
 import signal
 import sys
@@ -15,7 +16,13 @@ from mnpar.optimizer_hooks import GradientClipping, WeightDecay
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.errors import CommunicatorError, DeadlockError, MismatchError, UnreceivedWarning
+from mnpar.errors import (
+    CommunicatorError,
+    DeadlockError,
+    LayoutError,
+    MismatchError,
+    UnreceivedWarning,
+)
 from tests.messages.alone import chain, large
 from tests.messages.message import Message
 
@@ -80,6 +87,103 @@ def message_that_nobody_takes(comm):
 def ring_attention(comm):
     x = np.ones((1, 2, 3, 4 + comm.rank), "f4")
     F.ring_attention(comm, x, x, x)
+
+
+# ---- divided arrays ----
+
+IMAGES = np.ones((2, 2, 9, 13))
+FILTERS = np.ones((1, 2, 3, 3))
+ROWS = "(2, 2, 9, 13) cut (2, 1) along axes (2, 3)"
+SAMPLES = "(2, 2, 9, 13) cut (2, 1) along axes (0, 3)"
+
+
+def cut(comm, dims=(2, 1), axes=None, images=IMAGES):
+    return mnpar.SpatialGrid(comm, dims).cut(images, axes)
+
+
+def cut_over_two_communicators(comm):
+    return cut(comm) + cut(comm.split(0, comm.rank))
+
+
+def labels_of_another_communicator(comm):
+    other = comm.split(0, comm.rank)
+    F.softmax_cross_entropy(cut(comm), cut(other, images=np.zeros((2, 9, 13), int)))
+
+
+def repartitioned_over_another_communicator(comm):
+    cut(comm).repartition(mnpar.SpatialGrid(comm.split(0, comm.rank), (2, 1)))
+
+
+def communicated_on_another_communicator(comm):
+    F.allreduce(comm.split(0, comm.rank), cut(comm))
+
+
+def convolved_over_two_grids(comm):
+    parts = [cut(comm, dims) for dims in ((2, 1), (1, 2))]
+    F.convolution_2d(parts[comm.rank], FILTERS, pad=1)
+
+
+def convolved_along_two_axes(comm):
+    parts = [cut(comm, axes=axes) for axes in ((0, 3), (2, 3))]
+    F.convolution_2d(parts[comm.rank], FILTERS, pad=1)
+
+
+def summed_along_two_axes(comm):
+    parts = [cut(comm, axes=axes) for axes in ((0, 3), (2, 3))]
+    F.sum(parts[comm.rank])
+
+
+def gathered_along_two_axes(comm):
+    parts = [cut(comm, axes=axes) for axes in ((0, 3), (2, 3))]
+    parts[comm.rank].gather()
+
+
+def send_divided(comm):
+    x = cut(comm)
+    F.send(x, comm, rank=1) if comm.rank == 0 else F.recv(comm, rank=0)
+
+
+def send_divided_array(comm):
+    x = cut(comm)
+    comm.send(x, 1) if comm.rank == 0 else comm.recv(0)
+
+
+def send_divided_object(comm):
+    x = cut(comm)
+    comm.send_obj(x, 1) if comm.rank == 0 else comm.recv_obj(0)
+
+
+def copied_divided(comm):
+    copy.deepcopy(cut(comm))
+
+
+def written_array(comm):
+    cut(comm).array = IMAGES
+
+
+def written_elements(comm):
+    cut(comm)[:1] = 0
+
+
+def gradient_of_the_whole(comm):
+    cut(comm).grad = IMAGES
+
+
+def spatial_function_of_divided(comm):
+    x = cut(comm)
+    F.spatial_convolution_nd(x, x.layout.grid, (9, 13), FILTERS, pad=1)
+
+
+def grid_of_too_many_parts(comm):
+    mnpar.SpatialGrid(comm, (2, 2))
+
+
+def axes_that_an_array_has_not(comm):
+    cut(comm, images=np.ones(5))
+
+
+def part_of_another_shape(comm):
+    mnpar.divided(IMAGES, mnpar.SpatialGrid(comm, (2, 1)), shape=(2, 2, 5, 13))
 
 
 # ---- backward ----
@@ -407,6 +511,168 @@ MESSAGES = {
         "ring_attention at LINE (rank 1): rank 1 has causal=False, no cut, D=5, E=5, … rank 0 "
         "causal=False, no cut, D=4, E=4",
         "all ranks call it with the same, and only T and S may differ",
+        ranks=2,
+    ),
+    "divided arrays of two communicators": Message(
+        cut_over_two_communicators,
+        LayoutError,
+        f"LINE: Add of a divided array, of shape {ROWS}: another input, of shape {ROWS}, is cut "
+        "over another communicator (of the same ranks 0, 1)",
+        "Make the grids of both on one communicator; x.gather() gives every rank the whole array",
+        ranks=2,
+        on="both",
+    ),
+    "labels of another communicator": Message(
+        labels_of_another_communicator,
+        LayoutError,
+        f"LINE: softmax_cross_entropy of a divided array, … another input, of shape {ROWS}, is cut "
+        "over another communicator (of the same ranks 0, 1)",
+        "Make the grids of both on one communicator",
+        ranks=2,
+    ),
+    "a grid of another communicator": Message(
+        repartitioned_over_another_communicator,
+        ValueError,
+        "LINE: repartition: SpatialGrid((2, 1), … is on another communicator (of the same ranks "
+        f"0, 1) than x, of shape {ROWS}, is cut over",
+        "Make both grids on one communicator; x.gather() gives every rank the whole array",
+        ranks=2,
+    ),
+    "a divided array in a communication": Message(
+        communicated_on_another_communicator,
+        LayoutError,
+        f"LINE: allreduce of a divided array, of shape {ROWS}: a communication takes the ranks' "
+        "own arrays, such as x.part, and it is called on another communicator (of the same ranks "
+        "0, 1) than x is cut over",
+        "x.gather() gives every rank the whole array",
+        ranks=2,
+        on="both",
+    ),
+    "a convolution over two grids": Message(
+        convolved_over_two_grids,
+        MismatchError,
+        "at LINE for an array (2, 2, 9, 13) cut … along axes (2, 3) from rank … for an array "
+        "(2, 2, 9, 13) cut … along axes (2, 3) sent float64 … the two ranks have different plans",
+        "All ranks of a grid call the same functions, in the same order, of arrays that are cut "
+        "alike",
+        ranks=2,
+        on="both",
+    ),
+    "a convolution along other axes": Message(
+        convolved_along_two_axes,
+        DeadlockError,
+        f"rank 1: waits in exchange for an array {ROWS} from rank 0 at LINE",
+        "All ranks of a grid call the same functions, in the same order, of arrays that are cut "
+        "alike",
+        ranks=2,
+        on="both",
+    ),
+    "a sum along other axes": Message(
+        summed_along_two_axes,
+        MismatchError,
+        "ranks work on arrays that are cut in different ways:\n  rank 0: collective …, reduce_from "
+        f"(sum) of float64 () for an array {SAMPLES}, at LINE\n  rank 1: collective …, reduce_from "
+        f"(sum) of float64 () for an array {ROWS}, at LINE",
+        "All ranks of a grid call the same functions, in the same order, of arrays that are cut "
+        "alike",
+        ranks=2,
+        on="both",
+    ),
+    "arrays that are gathered along other axes": Message(
+        gathered_along_two_axes,
+        MismatchError,
+        "ranks work on arrays that are cut in different ways:\n  rank 0: collective …, gather_from "
+        f"of float64 (234,) for an array {SAMPLES}, at LINE",
+        "All ranks of a grid call the same functions, in the same order, of arrays that are cut "
+        "alike",
+        ranks=2,
+    ),
+    "a divided array that is sent": Message(
+        send_divided,
+        LayoutError,
+        f"rank 0, LINE: send of a divided array, of shape {ROWS}: a communication takes the ranks' "
+        "own arrays, such as x.part",
+        "x.gather() gives every rank the whole array",
+        ranks=2,
+        on="both",
+    ),
+    "a divided array that a communicator sends": Message(
+        send_divided_array,
+        TypeError,
+        "a numpy or cupy array is sent here, not DividedVariable",
+        "x.part.array is this rank's part, x.gather().array the whole array",
+        ranks=2,
+    ),
+    "a divided array that is sent as an object": Message(
+        send_divided_object,
+        TypeError,
+        f"rank 0, LINE: a divided Variable of shape {ROWS} is not pickled, copied or sent as an "
+        "object: other ranks have parts of it",
+        "x.gather() is a Variable of the whole array, x.part.array an array",
+        ranks=2,
+        on="both",
+    ),
+    "a copy of a divided array": Message(
+        copied_divided,
+        TypeError,
+        f"LINE: a divided Variable of shape {ROWS} is not pickled, copied or sent as an object",
+        "x.gather() is a Variable of the whole array, x.part.array an array",
+        ranks=2,
+    ),
+    **{
+        name: Message(
+            program,
+            LayoutError,
+            f"LINE: changing the elements of a divided array, of shape {ROWS}: this rank has a "
+            "part of them",
+            "Functions make new arrays, such as x * mask and F.where(mask, 0, x)",
+            ranks=2,
+            on=on,
+        )
+        for name, program, on in (
+            ("another array in a divided array", written_array, "both"),
+            ("elements of a divided array", written_elements, "threads"),
+        )
+    },
+    "a gradient of the whole of a divided array": Message(
+        gradient_of_the_whole,
+        ValueError,
+        "LINE: an array of shape (2, 2, 9, 13) cannot be the gradient of this rank's part (2, 2, "
+        f"…, 13) of an array of shape {ROWS}",
+        "give the part's cells, g[x.box.index]",
+        ranks=2,
+    ),
+    "a spatial function of a divided array": Message(
+        spatial_function_of_divided,
+        LayoutError,
+        f"LINE: spatial_convolution_nd of a divided array, of shape {ROWS}: it takes this rank's "
+        "block, x.part",
+        "The function without spatial_ in its name, convolution_nd, takes x",
+        ranks=2,
+    ),
+    "a grid of too many parts": Message(
+        grid_of_too_many_parts,
+        ValueError,
+        "LINE: a SpatialGrid of (2, 2) parts has … one rank for each of its 4 parts: the "
+        "communicator has 2",
+        "Let the product of dims be at most 2, or start as many ranks as there are parts",
+        ranks=2,
+        on="both",
+    ),
+    "a grid of more axes than an array has": Message(
+        axes_that_an_array_has_not,
+        ValueError,
+        "LINE: a grid of (2, 1) parts cuts 2 different axes of an array, in rising order, not the "
+        "axes (-1, 0) of an array of shape (5,)",
+        "make a grid of as many axes as are cut",
+        ranks=2,
+    ),
+    "a part that is not this rank's": Message(
+        part_of_another_shape,
+        ValueError,
+        "LINE: a part of shape (2, 2, 9, 13) is not its box (2, 2, …, 13) of an array of shape "
+        "(2, 2, 5, 13) cut (2, 1) along axes (2, 3)",
+        "GridLayout(grid, shape, axes).box says which cells a rank has",
         ranks=2,
     ),
     "a forgotten backward in a loop": Message(

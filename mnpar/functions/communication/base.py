@@ -144,6 +144,23 @@ def header_fields() -> tuple[int, int, int]:
     return fields
 
 
+# the communicator of the ranks that have parts of an array, and the number of that array, while a
+# function of it is carried out: wire.number_of_whole
+_whole: ContextVar[tuple[Communicator, int] | None] = ContextVar("mnpar.whole", default=None)
+
+
+@contextmanager
+def in_function_of(comm: Communicator, whole: int) -> Iterator[None]:
+    """Let what this rank calls on a communicator, inside a ``with`` block, match only calls in
+    functions of the same array, of which each rank has a part.
+    """
+    token = _whole.set((comm, whole))
+    try:
+        yield
+    finally:
+        _whole.reset(token)
+
+
 _CONTAINERS = (tuple, list, dict)
 Keys = tuple[str, ...] | None  # of the arrays in a message, if they are a dict
 
@@ -196,6 +213,9 @@ class Communication(GenericFunction):
         self.comm, self.of = comm, of
         self.order: int = 0 if of is None else of.order + 1
         self.site: str = call_site(1) if of is None else of.site
+        here = _whole.get() if of is None else None
+        # the number of the divided array of which a function is carried out; 0: there is none
+        self.array_number: int = 0 if here is None or here[0] is not comm else here[1]
 
     @property
     def label(self) -> str:
@@ -233,7 +253,7 @@ class Communication(GenericFunction):
             return as_variables(inputs)
         for i, x in enumerate(inputs):
             if isinstance(x, Variable):
-                x = x.array
+                x = x.array if x.layout is None else x.layout.check(self)
             if x is None:
                 raise ValueError(
                     f"{self.label} has nothing to give: its input {i} of {len(inputs)} has no "
@@ -297,9 +317,9 @@ class Communication(GenericFunction):
         # A header tells, beside the call, in forward the user's tag, and for a gradient the line
         # and the flags of the pass of backward. (Each gradient has a tag of its own, by which no
         # header could be used again.)
-        told, flags, scale = header_fields() if self.order else (tag, 0, 0)
-        if scale and self.op not in ROOTED:
-            root ^= scale  # of an exchange it is the plan's fingerprint
+        told, flags, scale = header_fields() if self.order else (tag or self.array_number, 0, 0)
+        if (scale or self.array_number) and self.op not in ROOTED:
+            root ^= scale or self.array_number  # of an exchange it is the plan's fingerprint
         return call_of(
             (
                 self.op,

@@ -134,6 +134,12 @@ def check_block(
     """
     require_grid(grid, f"{who}(x, grid, shape, …)")
     x = as_variable(x)
+    if x.layout is not None:
+        x.layout.refuse(
+            who,
+            "it takes this rank's block, x.part",
+            f"The function without spatial_ in its name, {who.removeprefix('spatial_')}, takes x",
+        )
     shape = tuple(map(index, shape))
     n = len(grid.dims)
     if len(shape) != n or x.ndim != n + 2 or x.shape[2:] != (own := grid.block(shape).shape):

@@ -26,7 +26,7 @@ from mnpar.functions.communication.exchange import repartition
 from mnpar.functions.communication.shared import copy_to
 from mnpar.functions.connection.linear import Linear
 from mnpar.functions.divided.halo import SpatialGrid
-from mnpar.functions.divided.layout import DividedVariable, GridLayout, Rule
+from mnpar.functions.divided.layout import REMEDY, DividedVariable, GridLayout, Rule
 from mnpar.functions.divided.vocabulary import cross_entropy_of_blocks
 from mnpar.functions.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from mnpar.functions.node import is_divided
@@ -87,10 +87,10 @@ class FeatureLayout(GridLayout):
                 return ys if isinstance(ys, tuple) else (ys,)
         return super().apply(node, inputs)
 
-    def refuse(self, who: str, why: str) -> NoReturn:
+    def refuse(self, who: str, why: str, remedy: str = REMEDY) -> NoReturn:
         """Raise LayoutError, with what can be done, and with the layer that divides."""
         try:
-            super().refuse(who, why)
+            super().refuse(who, why, remedy)
         except LayoutError as error:
             raise LayoutError(f"{error}{getattr(self.grid, 'origin', '')}") from None
 

@@ -18,6 +18,7 @@ from mnpar.functions.communication.exchange import exchange, iexchange
 from mnpar.kernels.windows import PerAxis
 from mnpar.plans import Box, Plan, Window
 from mnpar.plans.halo import grid_blocks, grid_halo
+from mnpar.runtime.callsite import call_site
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -65,9 +66,10 @@ class SpatialGrid:
         self._grids: dict[Any, SpatialGrid] = {self.dims: self}
         if min(self.dims, default=1) < 1 or math.prod(self.dims) > comm.size:
             raise ValueError(
-                f"a SpatialGrid of {self.dims} parts has 1 part or more on an axis, and one "
-                "rank for each of "
-                f"its {math.prod(self.dims)} parts: the communicator has {comm.size}"
+                f"rank {comm.rank}, {call_site()}: a SpatialGrid of {self.dims} parts has 1 part "
+                f"or more on an axis, and one rank for each of its {math.prod(self.dims)} parts: "
+                f"the communicator has {comm.size}. Let the product of dims be at most "
+                f"{comm.size}, or start as many ranks as there are parts"
             )
 
     def with_dims(self, dims: Sequence[int]) -> SpatialGrid:

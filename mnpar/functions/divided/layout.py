@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,9 +24,11 @@ import numpy as np
 
 from mnpar import backend, lazy
 from mnpar.backend import Array
-from mnpar.errors import LayoutError, MismatchError
+from mnpar.communicators.wire import number_of_whole
+from mnpar.errors import LayoutError, MismatchError, listed
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import split_axis
+from mnpar.functions.communication.base import in_function_of
 from mnpar.functions.communication.exchange import exchange
 from mnpar.functions.communication.shared import copy_to, gather_from
 from mnpar.functions.divided.blocks import JoinPieces, copy_all_to, slices_within
@@ -64,6 +67,16 @@ def _boxes(
             start[a], stop[a] = first, last
         found.append(Box(tuple(start), tuple(stop)))
     return tuple(found)
+
+
+def _text(shape: tuple[int, ...], dims: tuple[int, ...], axes: tuple[int, ...]) -> str:
+    return f"{shape} cut {dims} along axes {axes}"
+
+
+@lru_cache(maxsize=10_000)
+def _number(*layout: tuple[int, ...]) -> int:
+    """Return the number of the arrays of a layout, which calls in functions of them tell."""
+    return number_of_whole(_text(*layout))
 
 
 class GridLayout:
@@ -109,8 +122,10 @@ class GridLayout:
         self.axes = tuple([a + ndim if a < 0 else a for a in given])
         if len(self.axes) != n or list(self.axes) != sorted({*self.axes} & {*range(ndim)}):
             raise ValueError(
-                f"{grid} cuts {n} different axes of an array, in rising order, not the axes "
-                f"{tuple(given)} of an array of shape {self.shape}"
+                f"rank {grid.comm.rank}, {call_site()}: a grid of {grid.dims} parts cuts {n} "
+                f"different axes of an array, in rising order, not the axes {tuple(given)} of an "
+                f"array of shape {self.shape}: give {n} axes between 0 and {ndim - 1}, or make a "
+                "grid of as many axes as are cut"
             )
         comm, dims = grid.comm, grid.dims
         self.boxes = _boxes(self.shape, dims, self.axes, comm.size)
@@ -122,7 +137,7 @@ class GridLayout:
         )
 
     def __repr__(self) -> str:
-        return f"{self.shape} cut {self.grid.dims} along axes {self.axes}"
+        return _text(self.shape, self.grid.dims, self.axes)
 
     def like(self, shape: Sequence[int], axes: Sequence[int] | None = None) -> GridLayout:
         """Return the layout of another array that this grid cuts, along the same axes if none are
@@ -191,13 +206,20 @@ class GridLayout:
         if part.shape != own:
             if part.size or self.box.volume:
                 raise ValueError(
-                    f"rank {self.grid.comm.rank}: a part of shape {part.shape} is not its box "
-                    f"{own} of an array of shape {self}"
+                    f"rank {self.grid.comm.rank}, {call_site()}: a part of shape {part.shape} is "
+                    f"not its box {own} of an array of shape {self}: GridLayout(grid, shape, "
+                    "axes).box says which cells a rank has"
                 )
             part = part.reshape(own)
         return DividedVariable(part, self)
 
     # ---- functions of divided arrays ----
+
+    def as_input(self) -> AbstractContextManager[None]:
+        """Return a context in which what this rank calls matches only what others call for
+        functions of an array of this layout.
+        """
+        return in_function_of(self.grid.comm, _number(self.shape, self.grid.dims, self.axes))
 
     def apply(self, node: FunctionNode, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Carry out a function by its rule."""
@@ -205,18 +227,36 @@ class GridLayout:
         rule = _above("rule_of")(type(node))
         if rule is None:
             self.refuse(node.label, "it has no rule for divided arrays")
-        ys: Any = rule(node, *inputs)
+        with self.as_input():
+            ys: Any = rule(node, *inputs)
         return ys if isinstance(ys, tuple) else (ys,)
 
     def check(self, node: FunctionNode) -> GridLayout:
         """Return the layout; a communication takes parts only: it raises LayoutError."""
         if node.communicates:
-            self.refuse(node.label, "a communication takes the ranks' own arrays, such as x.part")
+            why = "a communication takes the ranks' own arrays, such as x.part"
+            if (comm := node.comm) is not self.grid.comm:
+                why += f", and it is called on {another(comm, self.grid.comm)} than x is cut over"
+            self.refuse(node.op, why)
         return self
 
-    def refuse(self, who: str, why: str) -> NoReturn:
+    def refuse(self, who: str, why: str, remedy: str = REMEDY) -> NoReturn:
         """Raise LayoutError, with what can be done."""
-        raise LayoutError(f"{who} of a divided array, of shape {self}: {why}. {REMEDY}")
+        raise LayoutError(
+            f"rank {self.grid.comm.rank}, {call_site()}: {who} of a divided array, of shape "
+            f"{self}: {why}. {remedy}"
+        )
+
+    def refuse_beside(self, who: str, other: GridLayout) -> NoReturn:
+        """Raise LayoutError: another input is cut in another way, or over another communicator."""
+        if (comm := other.grid.comm) is self.grid.comm:
+            self.refuse(who, f"another input is {other}: all must be cut alike")
+        self.refuse(
+            who,
+            f"another input, of shape {other}, is cut over {another(comm, self.grid.comm)}",
+            "Make the grids of both on one communicator; x.gather() gives every rank the whole "
+            "array",
+        )
 
     def spatial(self, first: int = 2) -> SpatialGrid:
         """Return the grid that cuts all axes from ``first`` on: into 1 part those that this one
@@ -274,6 +314,7 @@ class GridLayout:
         comm, key = self.grid.comm, (self.shape, self.axes)
         if comm.size == 1 or key in self.grid.agreed:
             return
+        _number(self.shape, self.grid.dims, self.axes)  # whose text errors of all ranks can show
         text = repr(self).encode()
         own = np.frombuffer(zlib.crc32(text).to_bytes(4, "little") + text[:_TEXT], np.uint8)
         every = comm.allgather(np.pad(own, (0, 4 + _TEXT - len(own))))
@@ -332,6 +373,8 @@ class GridLayout:
             own = self.without((axis,))
         t = as_variable(t)
         if t.layout is not None and not own.matches(t.layout):
+            if t.layout.grid.comm is not self.grid.comm:
+                t.layout.refuse_beside(who, self)
             t.layout.refuse(who, f"the scores are {self}: labels must be cut as they are")
         labels = own.take_own(t) if t.layout is None else t.part
         return labels.array, lambda n: self.grid.comm.allreduce(np.asarray(n))
@@ -360,7 +403,8 @@ class GridLayout:
         comm, part = self.grid.comm, x.part
         if comm.size == 1 or not self.axes:
             return part
-        flat = gather_from(comm, part.reshape((part.size,)), axis=0)
+        with self.as_input():
+            flat = gather_from(comm, part.reshape((part.size,)), axis=0)
         boxes = [box for box in self.boxes if box.volume]
         if not boxes:
             return part.reshape(self.shape)
@@ -369,6 +413,14 @@ class GridLayout:
         places = [slices_within(box, Box.whole(self.shape)) for box in boxes]
         shaped = [p.reshape(box.shape) for p, box in zip(parts, boxes, strict=True)]
         return JoinPieces(places, self.shape, full=True).apply(tuple(shaped))[0]
+
+
+def another(comm: Communicator, known: Communicator) -> str:
+    """Return what tells a communicator from a known one: its ranks, numbers in the job."""
+    ranks, others = [sorted(one.transport.world_ranks) for one in (comm, known)]
+    if ranks == others:
+        return f"another communicator (of the same ranks {listed(ranks)})"
+    return f"another communicator (of ranks {listed(ranks)}, not {listed(others)})"
 
 
 def _inner(box: Box, first: int) -> Box:
@@ -430,12 +482,28 @@ class DividedVariable(Variable):
     )
 
     @property
-    def array(self) -> Array:  # type: ignore[override]
+    def array(self) -> Array:
         """Raise LayoutError: what would be computed of a part alone is not what one process
         computes.
         """
         self.layout.refuse(
             "the array", "this rank has a part of it, x.part.array, whose place is x.box"
+        )
+
+    @array.setter
+    def array(self, _: Array) -> None:
+        self._refuse_writing()
+
+    def __setitem__(self, *_: Any) -> None:
+        self._refuse_writing()
+
+    def _refuse_writing(self) -> NoReturn:
+        self.layout.refuse(
+            "changing the elements",
+            "this rank has a part of them",
+            "Functions make new arrays, such as x * mask and F.where(mask, 0, x); x.part.array[…] "
+            "= … writes cells of this rank, whose place is x.box, before functions have used them; "
+            "mnpar.divided(part, grid, axes, shape) makes a divided array of parts",
         )
 
     @property
@@ -447,6 +515,12 @@ class DividedVariable(Variable):
 
     @grad.setter
     def grad(self, g: Array | None) -> None:
+        if g is not None and getattr(g, "shape", self.part.shape) != self.part.shape:
+            raise ValueError(
+                f"rank {self.layout.grid.comm.rank}, {call_site()}: an array of shape {g.shape} "
+                f"cannot be the gradient of this rank's part {self.part.shape} of an array of "
+                f"shape {self.layout}: give the part's cells, g[x.box.index]"
+            )
         self.part.grad = g
 
     @property
@@ -457,7 +531,15 @@ class DividedVariable(Variable):
 
     @grad_var.setter
     def grad_var(self, g: Variable | None) -> None:
-        self.part.grad_var = g.part if isinstance(g, DividedVariable) else g
+        if g is None:
+            self.part.grad_var = None
+            return
+        if isinstance(g, DividedVariable):
+            if not g.layout.matches(self.layout):
+                g.layout.refuse_beside("the gradient", self.layout)
+            g = g.part
+        self.grad = g.array
+        self.part.grad_var = g
 
     def gather(self) -> Variable:
         """Return the whole array, an ordinary Variable, on every rank of the grid, all of which
@@ -498,20 +580,24 @@ class DividedVariable(Variable):
         require_grid(grid, "x.repartition(grid, axes)")
         if grid.comm is not self.layout.grid.comm:
             raise ValueError(
-                f"repartition: {grid} is of other ranks than {self.layout.grid}, over which x "
-                f"{self.layout} is cut; x.gather() gives these the whole array"
+                f"rank {grid.comm.rank}, {call_site()}: repartition: {grid} is on "
+                f"{another(grid.comm, self.layout.grid.comm)} than x, of shape {self.layout}, is "
+                "cut over. Make both grids on one communicator; x.gather() gives every rank the "
+                "whole array"
             )
         to = GridLayout(grid, self.shape, axes)
         to.check_agreed()
-        return to.divided(self.layout.moved(self, to))
+        with self.layout.as_input():
+            return to.divided(self.layout.moved(self, to))
 
     def __len__(self) -> int:
         return len(self.part) if not self.ndim else int(self.shape[0])
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            f"a divided Variable of shape {self.layout} is not pickled or copied: other ranks have "
-            "parts of it. x.gather() is a Variable of the whole array, x.part.array an array"
+            f"rank {self.layout.grid.comm.rank}, {call_site()}: a divided Variable of shape "
+            f"{self.layout} is not pickled, copied or sent as an object: other ranks have parts of "
+            "it. x.gather() is a Variable of the whole array, x.part.array an array"
         )
 
     def __repr__(self) -> str:

@@ -1,5 +1,6 @@
 """Ordinary chains on divided arrays, against one process; and what is refused."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -156,12 +157,48 @@ def test_a_part_that_is_not_the_ranks_is_an_error():
             mnpar.divided(IMAGES, grid, shape=(2, 2, 5, 13))
         with pytest.raises(ValueError, match="in rising order"):
             grid.cut(IMAGES, (3, 2))
-        with pytest.raises(ValueError, match="other ranks"):
+        with pytest.raises(ValueError, match="another communicator"):
             grid.cut(IMAGES).repartition(
                 mnpar.SpatialGrid(mnpar.create_communicator("self"), (1, 1))
             )
         with pytest.raises(TypeError, match="not pickled"):
             pickle.dumps(grid.cut(IMAGES))
+
+    mnpar.run(program, ranks=2)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_divided_array_is_not_copied_and_the_error_says_what_to_take(copied):
+    def program(comm):
+        with pytest.raises(TypeError, match=r"\(2, 1\).* is not pickled, copied .*x\.gather\(\)"):
+            copied(mnpar.SpatialGrid(comm, (2, 1)).cut(IMAGES))
+
+    mnpar.run(program, ranks=2)
+
+
+def test_a_divided_array_broadcast_as_an_object_is_an_error_on_all_ranks():
+    def program(comm):
+        x = mnpar.SpatialGrid(comm, (2, 1)).cut(IMAGES)
+        error = MismatchError if comm.rank else TypeError
+        with pytest.raises(error, match="is not pickled, copied or sent as an object"):
+            comm.bcast_obj(x)
+
+    mnpar.run(program, ranks=2)
+
+
+def test_elements_of_divided_arrays_are_not_written_and_sums_make_new_ones():
+    def program(comm):
+        x = y = mnpar.SpatialGrid(comm, (2, 1)).cut(IMAGES)
+        before = x.part.array.copy()
+        with pytest.raises(LayoutError, match="changing the elements of a divided array"):
+            x[:1] = 0
+        with pytest.raises(TypeError, match="are not written"):
+            x.part[:1] = 0
+        with pytest.raises(LayoutError, match="this rank has a part of it"):
+            x.array[...] = 0
+        x += 1
+        np.testing.assert_array_equal(y.part.array, before)
+        np.testing.assert_array_equal(x.part.array, before + 1)
 
     mnpar.run(program, ranks=2)
 

@@ -135,7 +135,7 @@ def _brought(node: FunctionNode, x: Any, layout: GridLayout) -> Variable:
         if x.shape[a] != 1
     ]
     if not all(alike) or x.layout.grid.comm is not layout.grid.comm:
-        x.layout.refuse(node.label, f"another input is {layout}: all must be cut alike")
+        x.layout.refuse_beside(node.label, layout)
     part: Variable = x.layout.moved(x, x.layout, wants)
     return part
 
