@@ -417,7 +417,9 @@ def grad(
             inputs' ``grad``.
 
     Returns:
-        A Variable for each input, None where no output depends on it.
+        A Variable for each input, None where no output depends on it. Only ranks together know
+        whether outputs depend on a divided Variable: its gradient is divided alike, with zeros
+        where there is none. That of a divided parameter is this rank's part, an ordinary Variable.
 
     Example:
         >>> import numpy as np, mnpar
@@ -444,7 +446,7 @@ def grad(
     for (x, more), g in zip(pairs, gs, strict=True):
         g = more if g is None else g if more is None else backend.add_gradients(more, g)
         result = None if g is None else as_variable(g)
-        results.append(result if x.layout is None or g is None else x.layout.divided(result))
+        results.append(result if x.layout is None else x.layout.gradient(x.part, result))
         if set_grad:
             x.grad_var = results[-1]
     return results

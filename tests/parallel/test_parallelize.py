@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import mnpar
+import mnpar.functions as F
+import mnpar.links as L
 from tests.parallel.plan_models import ConvNet, Experts, Transformer, check_equal, learn
 
 TIED = {"words": "vocabulary"}
@@ -67,3 +69,36 @@ WAYS = {
 def test_a_divided_model_learns_as_on_one_process(kind, axes, rules):
     ranks = int(np.prod([np.prod(size) for size in axes.values()]))
     check_equal(mnpar.run(learn, ranks=ranks, args=(kind, axes, rules)), kind)
+
+
+class Branches(mnpar.Chain):
+    """Two layers, of which a program may use the first alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.unused = L.Linear(4, 5), L.Linear(4, 5)
+
+    def forward(self, x):
+        return self.up(x)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 6])
+def test_grad_of_divided_parameters_is_that_of_each_ranks_part(ranks):
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype("f4")
+
+    def program(comm, rules):
+        mnpar.random.seed(0)
+        model = mnpar.parallelize(Branches(), mnpar.Mesh(comm, model=comm.size), rules)
+        places = [p.W.box for p in (model.up, model.unused)]
+        gs = mnpar.grad([F.sum(model(x) ** 2)], [model.up.W, model.unused.W])
+        return places, [None if g is None else g.array for g in gs]
+
+    columns = {"*": "columns, gathered"}
+    ((_, (whole, unused)),) = mnpar.run(lambda comm: program(comm, {}), ranks=1)
+    assert unused is None
+    for (box, other), (used, nothing) in mnpar.run(lambda c: program(c, columns), ranks=ranks):
+        if ranks == 1:
+            np.testing.assert_array_equal(used, whole)
+            continue
+        np.testing.assert_allclose(used, whole[box.index], rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(nothing, np.zeros(other.shape))

@@ -26,7 +26,7 @@ from mnpar.functions.communication.exchange import repartition
 from mnpar.functions.communication.shared import copy_to
 from mnpar.functions.connection.linear import Linear
 from mnpar.functions.divided.halo import SpatialGrid
-from mnpar.functions.divided.layout import REMEDY, DividedVariable, GridLayout, Rule
+from mnpar.functions.divided.layout import REMEDY, DividedVariable, GridLayout, Rule, zeros_like
 from mnpar.functions.divided.vocabulary import cross_entropy_of_blocks
 from mnpar.functions.loss.softmax_cross_entropy import SoftmaxCrossEntropy
 from mnpar.functions.node import is_divided
@@ -211,6 +211,10 @@ class ParameterLayout:
             self.refuse(node.label, "it would use a part of it as the whole")
         (y,) = Linear().apply((copy_to(self.grid.comm, x), *[part_of(p) for p in params]))
         return (in_features(y, self.grid, 1, params[0].whole[0]),)
+
+    def gradient(self, part: Variable, g: Variable | None) -> Variable:
+        """Return the gradient of this rank's part; zeros, where nothing has used it."""
+        return zeros_like(part) if g is None else g
 
     def labels(self, who: str, *_: Any) -> NoReturn:
         """Raise LayoutError: parameters are no scores."""

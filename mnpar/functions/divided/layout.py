@@ -213,6 +213,12 @@ class GridLayout:
             part = part.reshape(own)
         return DividedVariable(part, self)
 
+    def gradient(self, part: Variable, g: Variable | None) -> DividedVariable:
+        """Return the gradient of a divided Variable of which this rank has ``part``: zeros, where
+        nothing on this rank has asked for the part, but others' parts have gradients.
+        """
+        return self.divided(zeros_like(part) if g is None else g)
+
     # ---- functions of divided arrays ----
 
     def as_input(self) -> AbstractContextManager[None]:
@@ -421,6 +427,11 @@ def another(comm: Communicator, known: Communicator) -> str:
     if ranks == others:
         return f"another communicator (of the same ranks {listed(ranks)})"
     return f"another communicator (of ranks {listed(ranks)}, not {listed(others)})"
+
+
+def zeros_like(part: Variable) -> Variable:
+    """Return the gradient of what no function reads."""
+    return Variable(part.xp.zeros(part.shape, part.dtype), requires_grad=False)
 
 
 def _inner(box: Box, first: int) -> Box:

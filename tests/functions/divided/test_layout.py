@@ -203,6 +203,42 @@ def test_elements_of_divided_arrays_are_not_written_and_sums_make_new_ones():
     mnpar.run(program, ranks=2)
 
 
+# functions of 7 cells, some of which nothing reads
+READERS = {
+    "the first cells": lambda x: x[:, :, :2],
+    "the last cell": lambda x: x[:, :, 6:],
+    "no cell": lambda x: x[:, :, 3:3],
+    "windows with gaps": lambda x: F.convolution_nd(x, np.ones((1, 1, 2)), stride=5),
+    "maxima": lambda x: F.max_pooling_nd(x, 2, stride=5),
+    "values that are no input": lambda _: mnpar.Variable(np.ones((1, 1, 3))),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 9])
+def test_a_gradient_of_cells_that_nothing_reads_is_zeros_on_every_rank(name, ranks):
+    values = np.arange(7.0).reshape(1, 1, 7)
+
+    def gradients(x):
+        """The gradient of a loss, and that of a function of it; None stands for zeros."""
+        (g,) = mnpar.grad([F.sum(READERS[name](x) ** 2)], [x], enable_double_backprop=True)
+        if g is None:
+            return None, None
+        return g, mnpar.grad([F.sum(g * g)], [x], set_grad=True)[0]
+
+    def program(comm):
+        x = mnpar.SpatialGrid(comm, (ranks,)).cut(mnpar.Variable(values))
+        g, second = gradients(x)
+        assert g.part.shape == second.part.shape == x.grad.shape == x.box.shape
+        return g.gather().array, second.gather().array
+
+    expected = [
+        np.zeros_like(values) if g is None else g.array for g in gradients(mnpar.Variable(values))
+    ]
+    for found in mnpar.run(program, ranks=ranks):
+        np.testing.assert_allclose(found, expected, rtol=1e-14)
+
+
 def cut_of(comm, dims, axes, shape=IMAGES.shape):
     return mnpar.SpatialGrid(comm, dims).cut(np.ones(shape), axes)
 
