@@ -216,7 +216,7 @@ class FunctionNode(Hookable):
             nodes = [y.node]
         else:
             ys = [
-                backend.check_output(self.label, y)
+                y if type(y) is np.ndarray else backend.check_output(self.label, y)
                 for y in (ys if isinstance(ys, tuple) else (ys,))
             ]
             nodes = [VariableNode(y, self.differentiable, recorded, i) for i, y in enumerate(ys)]

@@ -83,12 +83,13 @@ class VariableNode:
         creator: Function | None = None,
         index: int = 0,
     ) -> None:
-        dtype: Any = None if array is None else array.dtype
-        self.shape: tuple[int, ...] = () if array is None else array.shape
-        self.dtype = dtype
-        self.requires_grad = requires_grad and not (
-            array is not None and dtype.kind in self.WITHOUT_GRADIENT
-        )
+        self.shape: tuple[int, ...] = ()
+        self.dtype: Any = None
+        if array is not None:
+            self.shape = array.shape
+            self.dtype = dtype = array.dtype
+            requires_grad = requires_grad and dtype.kind not in self.WITHOUT_GRADIENT
+        self.requires_grad = requires_grad
         self.creator = creator
         # which output of its creator it is; of a leaf, when it was made (0: nobody knows; negative:
         # the time at which it was unpickled)

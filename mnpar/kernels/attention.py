@@ -23,7 +23,7 @@ from mnpar.backend import Array
 from mnpar.kernels import tuning
 from mnpar.kernels.blas import batched_matmul, matrix_transpose
 from mnpar.kernels.columns import Buffers
-from mnpar.kernels.compiler import Cube, Matrix, Vector, compiled, suits
+from mnpar.kernels.compiler import Cube, Matrix, Real, Vector, compiled, suits
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.moments import RUN
 from mnpar.kernels.scalar import exp
@@ -85,6 +85,90 @@ def slopes(gp: Array, means: Array, p: Array) -> None:
     gp *= p
 
 
+@compiled
+def _attend(
+    q: Cube,
+    k: Cube,
+    v: Cube,
+    p: Cube,
+    top: Vector,
+    part: Matrix,
+    o: Cube,
+    ahead: int,
+    scale: Real,
+    low: Real,
+) -> None:
+    """p ← e^(s k qᵀ - its maximum), part ← 1 / its sums, o ← part pᵀ v; query t sees keys up to
+    t + ahead.
+    """
+    A, S, T = p.shape
+    D = q.shape[2]
+    E = v.shape[2]
+    for a in range(A):
+        for s in range(S):
+            for t in range(T):
+                score = 0.0
+                for d in range(D):
+                    score += k[a, s, d] * (q[a, t, d] * scale)
+                p[a, s, t] = score + low if s > t + ahead else score
+        for t in range(T):
+            top[t] = p[a, 0, t]
+            part[a, t] = 0.0
+        for s in range(1, S):
+            for t in range(T):
+                top[t] = p[a, s, t] if p[a, s, t] > top[t] else top[t]
+        for s in range(S):
+            for t in range(T):
+                e = exp(p[a, s, t] - top[t])
+                p[a, s, t] = e
+                part[a, t] += e
+        for t in range(T):
+            part[a, t] = 1.0 / part[a, t]
+            o[a, t, :] = 0.0
+            for s in range(S):
+                w = p[a, s, t] * part[a, t]
+                for e in range(E):
+                    o[a, t, e] += w * v[a, s, e]
+
+
+@compiled
+def _attend_gradients(
+    q: Cube,
+    k: Cube,
+    v: Cube,
+    p: Cube,
+    part: Matrix,
+    o: Cube,
+    go: Cube,
+    gq: Cube,
+    gk: Cube,
+    gv: Cube,
+    scale: Real,
+) -> None:
+    """The gradients of q, k and v."""
+    A, S, T = p.shape
+    D = q.shape[2]
+    E = v.shape[2]
+    for a in range(A):
+        gk[a, :, :] = 0.0
+        gv[a, :, :] = 0.0
+        for t in range(T):
+            gq[a, t, :] = 0.0
+            mean = 0.0
+            for e in range(E):
+                mean += go[a, t, e] * o[a, t, e]
+            for s in range(S):
+                w = p[a, s, t] * part[a, t]
+                slope = 0.0
+                for e in range(E):
+                    slope += v[a, s, e] * go[a, t, e]
+                    gv[a, s, e] += w * go[a, t, e]
+                slope = (slope - mean) * w * scale
+                for d in range(D):
+                    gq[a, t, d] += slope * k[a, s, d]
+                    gk[a, s, d] += slope * q[a, t, d]
+
+
 class HeadBlock(NamedTuple):
     """Queries, and the keys that they may look at."""
 
@@ -137,8 +221,12 @@ class BlockedAttention:
             and math.prod(shape) <= tuning.ATTENTION_WEIGHTS
             and math.prod(shape[-2:]) <= tuning.ATTENTION_WEIGHTS_OF_HEAD
         )
+        pieces = list(self._pieces(q, k))
+        if len(pieces) == 1 and self._is_small(q, k, v, o):
+            self._attend(q, k, v, o, differentiable)
+            return o
         buffers = Buffers(xp, self.dtype)
-        for piece in self._pieces(q, k):
+        for piece in pieces:
             part = self.part[piece.heads][..., piece.rows]
             p = self._weights(piece, q, k, part, buffers, keeps)
             if keeps:
@@ -152,6 +240,28 @@ class BlockedAttention:
                 casting="same_kind",
             )
         return o
+
+    def _is_small(self, q: Array, k: Array, v: Array, o: Array) -> bool:
+        """Return whether a loop takes less time than what products of small matrices wait for."""
+        multiplications = k.size * q.shape[-2] + o.size * k.shape[-2]
+        return (
+            self.shown is None
+            and 0 < multiplications <= tuning.ATTENTION_LOOP_MOST
+            and suits(k, q, v, o)
+        )
+
+    def _attend(self, q: Array, k: Array, v: Array, o: Array, differentiable: bool) -> None:
+        """Compute o by one loop; the weights are kept if :meth:`gradients` will be asked for."""
+        S, T = k.shape[-2], q.shape[-2]
+        p = np.empty((*k.shape[:-1], T), q.dtype)
+        top = np.empty(T, q.dtype)
+        part = self.part.reshape(-1, T)
+        ahead = S - T if self.causal else S
+        low = float(np.finfo(q.dtype).min) / 2
+        q, k, v, cube, o = map(_as_cube, (q, k, v, p, o))
+        _attend(q, k, v, cube, top, part, o, ahead, self.scale, low)
+        if differentiable:
+            self.weights.append(p)
 
     def _pieces(self, q: Array, k: Array) -> Iterator[HeadBlock]:
         """Yield as many heads at once as the cache has room for, or some queries of one; late
@@ -253,6 +363,12 @@ class BlockedAttention:
         xp = backend.get_array_module(q)
         make = xp.empty if q.shape[-2] else xp.zeros
         grads = [make(x.shape, self.dtype) for x in (q, k, v)]
+        if len(self.weights) == 1 and self._is_small(q, k, v, o) and suits(go, q, self.weights[0]):
+            part = self.part.reshape(-1, q.shape[-2])
+            gq, gk, gv, p = map(_as_cube, (*grads, *self.weights))
+            q, k, v, o, go = map(_as_cube, (q, k, v, o, go))
+            _attend_gradients(q, k, v, p, part, o, go, gq, gk, gv, self.scale)
+            return grads
         buffers = Buffers(xp, self.dtype)
         for i, piece in enumerate(self._pieces(q, k)):
             gq, gk, gv = (x[piece.heads] for x in grads)
@@ -301,3 +417,8 @@ class BlockedAttention:
             p -= self.top[piece.heads][..., piece.rows]
         exponentials(p)
         return p
+
+
+def _as_cube(x: Array) -> Array:
+    """The heads (…, T, D) as (heads, T, D), a view."""
+    return x.reshape(-1, *x.shape[-2:])

@@ -85,6 +85,7 @@ ATTENTION_WEIGHTS = 2**22  # that forward keeps for backward; more are computed 
 ATTENTION_WEIGHTS_OF_HEAD = 2**18  # the same, of one head
 ATTENTION_QUERIES = 64  # of a block of causal attention; of others twice as many
 ATTENTION_LEAST_QUERIES = 32  # of any block, however many the keys
+ATTENTION_LOOP_MOST = 2**19  # multiplications of both products: more are faster by BLAS
 
 # The LSTM's cell: benchmark "functions" (LSTM).
 LSTM_BLOCKED_BYTES = 2**15  # of the gates: fewer are computed at once

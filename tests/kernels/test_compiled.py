@@ -264,6 +264,26 @@ FUNCTIONS = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True),
         *[(3, 200, 8)] * 3,
     ),
+    "attention of few": (
+        F.scaled_dot_product_attention,
+        (2, 3, 9, 8),
+        (2, 3, 17, 8),
+        (2, 3, 17, 5),
+    ),
+    "attention of few, causal": (
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, causal=True),
+        (3, 9, 8),
+        (3, 13, 8),
+        (3, 13, 5),
+    ),
+    "attention of few keys": (
+        lambda k, q, v: F.scaled_dot_product_attention(q, k, v, causal=True),
+        *[(3, 12, 8)] * 3,
+    ),
+    "attention of few values": (
+        lambda v, q, k: F.scaled_dot_product_attention(100 * q, k, v),
+        *[(3, 12, 8)] * 3,
+    ),
     "maxout": (lambda x: F.maxout(x, 5), (20, 60)),
     "scale": (F.scale, (5, 6, 30), (6,)),
     "scale of rows": (lambda x, w: F.scale(x, w, axis=0), (50, 30), (50,)),

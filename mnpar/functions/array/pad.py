@@ -25,7 +25,7 @@ REPEATING = ("edge", "reflect", "symmetric", "wrap")
 class Pad(GenericFunction):
     """An array within strips of constants: ``widths`` and ``values`` have a pair for each axis."""
 
-    def __init__(self, widths: Sequence[tuple[int, int]], values: Array) -> None:
+    def __init__(self, widths: Sequence[tuple[int, int]], values: Sequence[Any] | Array) -> None:
         self.widths, self.values = widths, values
 
     def forward(self, x: Array) -> Array:
@@ -78,14 +78,11 @@ def pad(
         array([1., 2., 3., 2., 1.])
     """
     y: Variable = as_variable(x)
-    widths = [
-        (index(low), index(high))
-        for low, high in np.broadcast_to(np.asarray(pad_width), (y.ndim, 2))
-    ]
+    widths = [(index(low), index(high)) for low, high in _pairs(pad_width, y.ndim)]
     if min([n for pair in widths for n in pair], default=0) < 0:
         raise ValueError(f"pad: widths {widths} are 0 or more")
     if mode == "constant":
-        return Pad(widths, np.broadcast_to(constant_values, (y.ndim, 2))).apply((y,))[0]
+        return Pad(widths, _pairs(constant_values, y.ndim)).apply((y,))[0]
     if mode not in REPEATING:
         raise ValueError(
             f"pad: mode {mode!r} is none of 'constant', {', '.join(map(repr, REPEATING))}"
@@ -96,6 +93,16 @@ def pad(
             places = np.pad(here, (low, high), mode)  # type: ignore[call-overload]
             y = get_item(y, (*[slice(None)] * axis, y.xp.asarray(places)))
     return y
+
+
+def _pairs(given: Any, n: int) -> Sequence[Any] | Array:
+    """A pair for each axis, of what ``numpy.pad`` takes in its place; of a number without numpy,
+    which takes longer than to pad a small array.
+    """
+    if type(given) in (int, float):
+        return ((given, given),) * n
+    pairs: Array = np.broadcast_to(given, (n, 2))
+    return pairs
 
 
 def pad_sequence(
