@@ -309,11 +309,17 @@ def same(found, wanted, program):
     return all(equal(g, wanted[name], program.coarse) for name, g in found.items())
 
 
-def outcome(seed, words=Words):
-    """What became of the program on thread ranks, how it was spoilt, and what to say of it."""
-    program = draw(seed)
+def drawn(seed, words, most_ranks=8):
+    """The program of this seed, as it can be said in these words."""
+    program = draw(seed, most_ranks=most_ranks)
     if not words.has_twins:
         program.events = [replace(e, later=frozenset()) for e in program.events]
+    return program
+
+
+def outcome(seed, words=Words):
+    """What became of the program on thread ranks, how it was spoilt, and what to say of it."""
+    program = drawn(seed, words)
     mistake = spoil(program, seed, words)
     if mistake is None:
         return "nothing", "", ""
@@ -368,13 +374,15 @@ def expect_reports(outcomes, record_property):
     assert not wrong, "\n".join(wrong)
 
 
-def job(seed):
-    """As :func:`outcome` of the next such program that can be spoilt, as a job of mpiexec's."""
-    while spoil(draw(seed, most_ranks=4), seed) is None:
+def job(seed, words=Words, module="tests.random_programs.spoiling"):
+    """As :func:`outcome` of the next such program that can be spoilt, as a job of mpiexec's:
+    ``module`` runs :func:`main` of these words.
+    """
+    while spoil(drawn(seed, words, 4), seed, words) is None:
         seed += 1
-    program = draw(seed, most_ranks=4)
-    rank, where, how, *_ = spoil(program, seed)
-    what, right, output = run_job("tests.random_programs.spoiling", seed, program.size)
+    program = drawn(seed, words, 4)
+    rank, where, how, *_ = spoil(program, seed, words)
+    what, right, output = run_job(module, seed, program.size)
     text = f"job {seed}, {how} on rank {rank} of {where}\n{output}"
     return what or unreported(how, right, rank), how, text
 
@@ -410,13 +418,17 @@ def run_job(module, seed, size):
     return ("reported" if untaken else ""), right, output
 
 
-def main(seed):
+def main(seed, words=Words):
     """One rank of a job."""
-    program = draw(seed, most_ranks=4)
-    rank, _, _, part, passes = spoil(program, seed)
+    program = drawn(seed, words, 4)
+    rank, _, _, part, passes = spoil(program, seed, words)
     values, wanted = truth(program)
     comm = mnpar.create_communicator()
-    run = Spoilt(program, comm, part, values) if comm.rank == rank else Ranked(program, comm)
+    run = (
+        Spoilt(program, comm, part, values, words)
+        if comm.rank == rank
+        else Ranked(program, comm, words)
+    )
     found = over_ranks(program, run.run(), passes if comm.rank == rank else None)[1]
     right = same(found, wanted, program) and not came_wrong(run, values, program.coarse)
     print(f"rank {comm.rank} is {'right' if right else 'wrong'}", flush=True)

@@ -1,8 +1,9 @@
 """Random programs in PyTorch's words have the values and gradients of one process in mnpar's, and
 spoilt ones are reported, never wrong and never hanging.
 
-``MNPAR_PROGRAMS=2000`` runs more of them, ``MNPAR_PROGRAMS_FIRST`` is the first seed. How many of
-the spoilt ones were reported is printed at the end, with ``--detection`` by kind of mistake.
+``MNPAR_PROGRAMS=2000`` runs more of them, ``MNPAR_SPOILT_MPI`` more spoilt ones that are jobs of
+their own, and ``MNPAR_PROGRAMS_FIRST`` is the first seed. How many of the spoilt ones were reported
+is printed at the end, with ``--detection`` by kind of mistake.
 """
 
 import os
@@ -18,6 +19,7 @@ from tests.torch_bridge.torch_words import TorchWords  # noqa: E402
 
 NUMBER = int(os.environ.get("MNPAR_PROGRAMS", 150))
 FIRST = int(os.environ.get("MNPAR_PROGRAMS_FIRST", 0))
+JOBS = int(os.environ.get("MNPAR_SPOILT_MPI", 2))
 PIECE = 50
 SEEDS = range(FIRST, FIRST + NUMBER, PIECE)
 
@@ -42,3 +44,9 @@ def test_random_programs_on_tensors_equal_those_of_one_process(first):
 def test_a_spoilt_program_on_tensors_is_reported(record_property, first):
     seeds = range(first, first + PIECE)
     spoiling.expect_reports([spoiling.outcome(seed, TorchWords) for seed in seeds], record_property)
+
+
+@pytest.mark.parametrize("job", range(FIRST, FIRST + JOBS))
+def test_a_spoilt_program_on_tensors_ends_its_job(record_property, job):
+    outcome = spoiling.job(100 * job, TorchWords, "tests.torch_bridge.spoilt")
+    spoiling.expect_reports([outcome], record_property)
