@@ -10,12 +10,25 @@ of a misfit with respect to the state at the beginning.
         each time step is compiled by numba (pip install 'mnpar[fast]'); ranks that are threads
 
 The height h and the velocities u, v lie on an Arakawa C grid, u on the east face and v on the north
-face of each cell. The channel is periodic in x, and has walls in y. The scheme and its numbers are
-those of mpi4jax's demonstration (github.com/mpi4jax/mpi4jax, examples/shallow_water.py): fluxes of
-potential vorticity, one Euler step and then steps of Adams and Bashforth, lateral friction; the jet
-begins in geostrophic balance. Friction of v reads v alone here. A time step is a function of a
-block and of two rows and columns of its neighbours on each side. ``F.halo_exchange`` brings these
-once a step; its backward returns their gradients. Only the local function is compiled.
+face of each cell. The channel is periodic in x, and has walls in y, along which u slips. A time
+step is a function of a block and of two rows and columns of its neighbours on each side.
+``F.halo_exchange`` brings these once a step; its backward returns their gradients. Only the local
+function is compiled.
+
+The beginning, the scheme and its numbers are those of mpi4jax's demonstration
+(github.com/mpi4jax/mpi4jax, examples/shallow_water.py): fluxes of potential vorticity, one Euler
+step and then steps of Adams and Bashforth, lateral friction; the jet begins in geostrophic balance.
+Without friction both compute the same, to rounding. With it, five things differ:
+
+- friction of v is of differences of v; there it is of those between v and u;
+- v is zero in both walls, after friction, too; there friction makes v in the northern wall other
+  than zero, and takes no difference of v across the southern one;
+- the next time step reads the neighbours' velocities after friction; there it reads them before
+  friction, so that results depend a little on the number of ranks;
+- viscosity is 500 m²/s; there it is 5 m²/s (``--viscosity 5``), with which the currents' folds
+  become as thin as the cells, and the picture fills with noise;
+- cells beyond the walls repeat the last row; there they keep values of the beginning, or zeros. No
+  result reads them: they are multiplied by what flows through a wall, which is nothing.
 """
 
 import importlib.util
@@ -31,16 +44,15 @@ import mnpar.functions as F
 GRAVITY, DEPTH, CORIOLIS, BETA = 9.81, 100.0, 2e-4, 2e-11  # m/s², m, 1/s, 1/(m s)
 DX = 5e3  # m, of a cell, in both directions
 DT = 0.125 * DX / (GRAVITY * DEPTH) ** 0.5  # s
-VISCOSITY = 1e-3 * CORIOLIS * DX**2  # m²/s
 FRAMES = 6  # of the film, which shows the second half
 HALO = 2  # cells that a time step reads on each side
 
 
-def constants(first, dtype):
+def constants(first, viscosity, dtype):
     """What the time steps multiply by, in the state's dtype; the first step is Euler's."""
     now, before = (1.0, 0.0) if first else (1.6, -0.6)
     return np.array(
-        [1 / DX, GRAVITY / DX, DT * now, DT * before, DT * VISCOSITY / DX**2, 0.5, 0.25], dtype
+        [1 / DX, GRAVITY / DX, DT * now, DT * before, DT * viscosity / DX**2, 0.5, 0.25], dtype
     )
 
 
@@ -286,16 +298,16 @@ def jet(rows, cells, dtype):
     ``rows`` reads, (rows + 4, 1).
     """
     height, width = cells
-    y = (np.arange(height) + 0.5)[:, None] * DX
-    x = (np.arange(width) + 0.5)[None] * DX
-    length_x, length_y = width * DX, height * DX
+    y = np.arange(-1, height + 1)[:, None] * DX  # with a cell on each side, as in mpi4jax
+    x = np.arange(-1, width + 1)[None] * DX
+    length_x, length_y = (width - 1) * DX, (height - 1) * DX
     u = 10 * np.exp(-(((y - 0.5 * length_y) / (0.02 * length_x)) ** 2)) + 0 * x
     h = np.cumsum(-DX * u * (CORIOLIS + BETA * y) / GRAVITY, axis=0)  # balances the Coriolis force
     waves = np.sin(10 * np.pi * x / length_x) * np.cos(8 * np.pi * y / length_y)
     state = np.zeros((6, height, width))
-    state[0] = DEPTH + h - h.mean() + 0.2 * waves
-    state[1] = u
-    y = (np.arange(rows[0] - HALO, rows[1] + HALO)[:, None] + 0.5) * DX
+    state[0] = (DEPTH + h - h.mean() + 0.2 * waves)[1:-1, 1:-1]
+    state[1] = u[1:-1, 1:-1]
+    y = np.arange(rows[0] - HALO, rows[1] + HALO)[:, None] * DX
     return state.astype(dtype), (CORIOLIS + BETA * y).astype(dtype)
 
 
@@ -307,9 +319,10 @@ class Channel:
         cells: (H, W) of the whole channel.
         local: how a time step of a block is computed: ``"numpy"``, ``"jax"`` or ``"numba"``.
         dtype: of all fields.
+        viscosity: of the lateral friction, in m²/s.
     """
 
-    def __init__(self, grid, cells, local, dtype):
+    def __init__(self, grid, cells, local, dtype, viscosity=500.0):
         self.grid = grid
         self.cells = cells
         box = grid.block(cells)
@@ -318,7 +331,7 @@ class Channel:
         self.start = whole[self.own].copy()
         row = np.arange(box.start[0] - HALO, box.stop[0] + HALO)[:, None]
         self.inside = ((row >= 0) & (row < cells[0] - 1)).astype(dtype)
-        self.first, self.later = constants(True, dtype), constants(False, dtype)
+        self.first, self.later = (constants(first, viscosity, dtype) for first in (True, False))
         self.local = local_step(local, dtype)
 
     def run(self, state, steps, first=True):
@@ -388,7 +401,7 @@ def main(comm, args):
     width, height = args.cells
     cells = (height, width)
     grid = grid_of(comm)
-    channel = Channel(grid, cells, args.local, np.dtype(args.dtype))
+    channel = Channel(grid, cells, args.local, np.dtype(args.dtype), args.viscosity)
     say = print if comm.is_root else lambda *_: None
     whole = [mnpar.plans.Box.whole(cells)] * comm.size
     film, forward, done = [], 0.0, 1
@@ -466,6 +479,9 @@ def check(parser, args):
     """Refuse what does not go together, and a library that is missing."""
     if len(args.cells) != 2 or min(args.cells) < 8:
         parser.error("--cells is columns x rows, 8x8 at least")
+    most = DX**2 / (4 * DT)
+    if not 0 <= args.viscosity <= most:
+        parser.error(f"--viscosity is at least 0, and at most {most:.0f} m²/s, where steps diverge")
     if importlib.util.find_spec(args.local) is None:
         parser.error(
             f"--local {args.local} needs a library that is missing: pip install "
@@ -477,7 +493,8 @@ def flags():
     """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, ranks=2, check=check)
     parser.flag("--cells", mnpar.launch.dims, "columns x rows", default=(180, 90))
-    parser.flag("--steps", 6000, "time steps after the first", least=2 * FRAMES)
+    parser.flag("--steps", 8000, "time steps after the first", least=2 * FRAMES)
+    parser.flag("--viscosity", 500.0, "of the lateral friction, in m²/s")
     parser.flag("--local", "numpy", "what computes a time step", choices=[*LIBRARIES])
     parser.flag("--dtype", "f4", "of the fields", choices=["f4", "f8"])
     parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")

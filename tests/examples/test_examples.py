@@ -416,6 +416,8 @@ OF_PYTHON = {
         "--cells 90": "--cells is columns x rows, 8x8 at least",
         "--steps 5": "--steps is at least 12, not 5",
         "--local torch": "invalid choice: 'torch'",
+        "--viscosity -1": "--viscosity is at least 0, and at most",
+        "--viscosity nan": "--viscosity is at least 0, and at most",
     },
     "seeds/flashlight_perceptron": {
         "-e 0": "--epoch is at least 1, not 0",

@@ -60,6 +60,7 @@ from tests.random_programs.programs import (
 )
 
 LIMIT = 60  # s for a program of milliseconds
+JOB_LIMIT = 300  # s for a job, whose ranks may import libraries first, on a busy machine
 MOVES = ("swap", "other time")
 MAY_BE_HARMLESS = (*MOVES, "other mode")
 PASSES = ("drop pass", "repeat pass", "swap passes")
@@ -398,7 +399,7 @@ def run_job(module, seed, size):
             [*command, *start, module, str(seed)],
             capture_output=True,
             text=True,
-            timeout=LIMIT,
+            timeout=JOB_LIMIT,
             check=False,
             cwd=ROOT,
             env=env | {"MNPAR_STALL": "0.5", "PYTHONPATH": ROOT},

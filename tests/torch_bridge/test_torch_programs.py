@@ -19,7 +19,7 @@ from tests.torch_bridge.torch_words import TorchWords  # noqa: E402
 
 NUMBER = int(os.environ.get("MNPAR_PROGRAMS", 150))
 FIRST = int(os.environ.get("MNPAR_PROGRAMS_FIRST", 0))
-JOBS = int(os.environ.get("MNPAR_SPOILT_MPI", 2))
+JOBS = int(os.environ.get("MNPAR_SPOILT_MPI", 1))
 PIECE = 50
 SEEDS = range(FIRST, FIRST + NUMBER, PIECE)
 
