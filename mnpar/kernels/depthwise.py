@@ -102,36 +102,42 @@ def _gradient(
                     store(total, o, load(total, o) + s3)
 
 
-def _apply(some: places.Places, x: Array, W: Array, bias: Array, y: Array) -> None:
+def _apply(some: places.Places, padded: Array, x: Array, W: Array, bias: Array, y: Array) -> None:
     rows, columns = some.kernel
     cells = W[:, 0].transpose(1, 2, 0)[rows][:, columns]
     filters = np.ascontiguousarray(cells).reshape(-1, len(W))
     tables = (some.windows, some.cells, some.outputs)
     out = y.reshape(len(y), -1, len(W))
-    _convolve(x, some.padded, *some.pad, *tables, filters, bias, out)
+    _convolve(x, padded, *some.pad, *tables, filters, bias, out)
 
 
 def convolve(x: Array, W: Array, bias: Array, windows: Windows, y: Array) -> None:
     """y = x ∗ W + b of (N, H, W, C) and (C, 1, kh, kw), into y (N, OH, OW, C)."""
-    _apply(places.of_windows(windows, x.shape[3], x.dtype, by_cell=True), x, W, bias, y)
+    some = places.of_windows(windows, x.shape[3], by_cell=True)
+    _apply(some, some.padded(x.dtype), x, W, bias, y)
 
 
 def transpose(y: Array, W: Array, bias: Array, windows: Windows, x: Array) -> None:
     """x = y ∗ᵀ W + b, into x (N, H, W, C)."""
     if not places.sees_all(windows):
         x[...] = bias
-    for some in places.of_image(windows, len(W), y.dtype):
-        _apply(some, y, W, bias, x)
+    ways = places.of_image(windows, len(W))
+    if not ways:
+        return
+    padded = ways[0].padded(y.dtype)
+    for some in ways:
+        _apply(some, padded, y, W, bias, x)
 
 
 def gradient(x: Array, y: Array, windows: Windows) -> Array:
     """The gradient of filters (C, 1, kh, kw)."""
     C = x.shape[3]
-    some = places.of_windows(windows, C, x.dtype, by_cell=True)
+    some = places.of_windows(windows, C, by_cell=True)
+    padded = some.padded(x.dtype)
     channels = registers(C)
     total = np.zeros((len(channels), len(some.cells), LANES), x.dtype)
     tables = (some.windows, some.cells)
-    _gradient(x, some.padded, *some.pad, *tables, y.reshape(len(y), -1, C), total)
+    _gradient(x, padded, *some.pad, *tables, y.reshape(len(y), -1, C), total)
     found = np.empty((C, len(some.cells)), x.dtype)
     found[channels] = total.transpose(0, 2, 1)
     return found.reshape(C, 1, *windows.K)

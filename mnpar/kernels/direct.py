@@ -12,6 +12,7 @@ Filters are cut into registers of ``LANES``; the last one may overlap the one be
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -184,6 +185,7 @@ def _add_column(y: Any, i: Any, v: Any) -> Any:
     store(y, i + 5 * LANES, load(y, i + 5 * LANES) + v[5])
 
 
+@functools.lru_cache(maxsize=64)
 def registers(K: int) -> Array:
     """Which filters each register has, (registers, lanes)."""
     first = np.minimum(np.arange(-(-K // LANES)) * LANES, K - LANES)
@@ -198,20 +200,27 @@ def _filters(cells: Array) -> Array:
 def convolve(x: Array, W: Array, bias: Array, windows: Windows, y: Array) -> None:
     """y = x ∗ W + b of (N, H, W, C) and (K, C, kh, kw), into y (N, OH, OW, K)."""
     cells = W.transpose(0, 2, 3, 1).reshape(len(W), -1)
-    _apply(places.of_windows(windows, x.shape[3], x.dtype), x, cells, bias, y)
+    some = places.of_windows(windows, x.shape[3])
+    _apply(some, some.padded(x.dtype), x, cells, bias, y)
 
 
 def transpose(y: Array, W: Array, bias: Array, windows: Windows, x: Array) -> None:
     """x = y ∗ᵀ W + b of (N, OH, OW, K) and (K, C, kh, kw), into x (N, H, W, C)."""
     if not places.sees_all(windows):
         x[...] = bias
-    for some in places.of_image(windows, len(W), y.dtype):
+    ways = places.of_image(windows, len(W))
+    if not ways:
+        return
+    padded = ways[0].padded(y.dtype)
+    for some in ways:
         rows, columns = some.kernel
         cells = W.transpose(1, 2, 3, 0)[:, rows][:, :, columns]
-        _apply(some, y, cells.reshape(len(cells), -1), bias, x)
+        _apply(some, padded, y, cells.reshape(len(cells), -1), bias, x)
 
 
-def _apply(some: places.Places, x: Array, cells: Array, bias: Array, y: Array) -> None:
+def _apply(
+    some: places.Places, padded: Array, x: Array, cells: Array, bias: Array, y: Array
+) -> None:
     K = len(cells)
     out = y.reshape(len(y), -1, K)
     if K < LANES:
@@ -224,7 +233,7 @@ def _apply(some: places.Places, x: Array, cells: Array, bias: Array, y: Array) -
         into, filters = out, _filters(cells)
     tables = (some.windows, some.cells, some.outputs)
     for n in _blocks(x, out):
-        _convolve(x[n], some.padded, *some.pad, *tables, filters, bias, into[n])
+        _convolve(x[n], padded, *some.pad, *tables, filters, bias, into[n])
     if into is not out:
         out[:, some.outputs] = into[:, some.outputs, :K]
 
@@ -238,7 +247,8 @@ def _blocks(x: Array, y: Array) -> Iterator[slice]:
 def gradient(x: Array, y: Array, windows: Windows, W_shape: tuple[int, ...]) -> Array:
     """The gradient of filters (K, C, kh, kw) from x (N, H, W, C) and the gradient of y."""
     K, C, kh, kw = W_shape
-    some = places.of_windows(windows, C, x.dtype)
+    some = places.of_windows(windows, C)
+    padded = some.padded(x.dtype)
     given = y.reshape(len(y), -1, K)
     if K < LANES:
         wide = np.zeros((*given.shape[:2], LANES), x.dtype)
@@ -249,7 +259,7 @@ def gradient(x: Array, y: Array, windows: Windows, W_shape: tuple[int, ...]) -> 
     total = np.zeros((len(of_filters), len(some.cells), tiles, _TILE, LANES), x.dtype)
     tables = (some.windows, some.cells)
     for n in _blocks(x, given):
-        _gradient(x[n], some.padded, *some.pad, *tables, given[n], tuning.DIRECT_PIXELS, total)
+        _gradient(x[n], padded, *some.pad, *tables, given[n], tuning.DIRECT_PIXELS, total)
     sums = total.reshape(len(of_filters), len(some.cells), -1, LANES)[:, :, : some.run]
     found = np.empty((given.shape[2], math.prod(W_shape[1:])), x.dtype)
     found[of_filters] = sums.reshape(len(of_filters), -1, LANES).transpose(0, 2, 1)

@@ -8,13 +8,15 @@ way (at stride s, every s-th one along an axis) are again windows over y, each w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from mnpar.backend import Array
+from mnpar.kernels import tuning
 from mnpar.kernels.windows import Numbers, Windows
 
 
@@ -24,7 +26,7 @@ class Places:
 
     Args:
         pad: before the image, along each axis.
-        padded: zeros (height, width, C), with room for what is read behind the last cell.
+        shape: of the padded image, (height, width, C).
         windows: of each window, in elements.
         cells: of what lies together in a window, from where that is.
         run: how many numbers lie together.
@@ -33,28 +35,36 @@ class Places:
     """
 
     pad: Numbers
-    padded: Array
+    shape: Numbers
     windows: Array
     cells: Array
     run: int
     outputs: Array
     kernel: tuple[list[int], list[int]]
 
+    def padded(self, dtype: Any) -> Array:
+        """Return zeros (height, width, C), with room for what is read behind the last cell."""
+        H, W, C = self.shape
+        return np.zeros((H + -(-_BEHIND // (W * C)), W, C), dtype)
+
 
 _BEHIND = 16  # numbers
-
-
-def _zeros(size: tuple[int, ...], C: int, dtype: Any) -> Array:
-    H, W = size
-    return np.zeros((H + -(-_BEHIND // (W * C)), W, C), dtype)
 
 
 def _table(rows: Array, columns: Array) -> Array:
     return np.add.outer(rows, columns).reshape(-1)
 
 
-def of_windows(windows: Windows, C: int, dtype: Any, by_cell: bool = False) -> Places:
-    """Return the places of windows; their rows lie together, or with ``by_cell`` nothing does."""
+def of_windows(windows: Windows, C: int, by_cell: bool = False) -> Places:
+    """Return the places of windows; their rows lie together, or with ``by_cell`` nothing does.
+    Tables of few windows are kept for the next call, which they take as long as.
+    """
+    few = math.prod(windows.out) <= tuning.PLACES_KEPT
+    return (_of_windows if few else _of_windows.__wrapped__)(windows, C, by_cell)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_windows(windows: Windows, C: int, by_cell: bool) -> Places:
     (kh, kw), (OH, OW) = windows.K, windows.out
     (sh, sw), (dh, dw) = windows.stride, windows.dilate
     line = windows.padded[1] * C
@@ -62,7 +72,7 @@ def of_windows(windows: Windows, C: int, dtype: Any, by_cell: bool = False) -> P
     together = dw == 1 and not by_cell
     return Places(
         windows.pad,
-        _zeros(windows.padded, C, dtype),
+        (*windows.padded, C),
         _table(np.arange(OH) * (sh * line), np.arange(OW) * (sw * C)),
         rows if together else _table(rows, np.arange(kw) * (dw * C)),
         kw * C if together else C,
@@ -71,11 +81,20 @@ def of_windows(windows: Windows, C: int, dtype: Any, by_cell: bool = False) -> P
     )
 
 
-def of_image(windows: Windows, K: int, dtype: Any) -> Iterator[Places]:
-    """Yield the places, in y with K channels, of the windows that pixels of the image are seen by,
-    for all pixels. Pixels that no window sees are left out.
+def of_image(windows: Windows, K: int) -> list[Places]:
+    """Return the places, in y with K channels, of the windows that pixels of the image are seen by,
+    for all pixels: one for each way in which they are seen. Pixels that no window sees are left
+    out.
     """
+    few = math.prod(windows.size) <= tuning.PLACES_KEPT
+    return (_of_image if few else _of_image.__wrapped__)(windows, K)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_image(windows: Windows, K: int) -> list[Places]:
     axes = [_seen(windows, axis) for axis in range(2)]
+    if not all([any([seen for _, _, seen in ways]) for ways in axes]):  # but zeros around it
+        return []
     pad, size = [], []
     for axis, ways in enumerate(axes):
         shifts = [shift for _, _, seen in ways for _, shift in seen]
@@ -83,22 +102,26 @@ def of_image(windows: Windows, K: int, dtype: Any) -> Iterator[Places]:
         pad.append(max(0, -min(shifts)))
         size.append(pad[-1] + max(windows.out[axis], *ends))
     line = size[1] * K
-    padded = _zeros(tuple(size), K, dtype)
     (sh, sw), width = windows.stride, windows.size[1]
+    found = []
     for first, height, up in axes[0]:
         for start, count, along in axes[1]:
             if up and along:
                 rows = np.array([shift + pad[0] for _, shift in up]) * line
                 columns = np.array([shift + pad[1] for _, shift in along]) * K
-                yield Places(
-                    (pad[0], pad[1]),
-                    padded,
-                    _table(np.arange(height) * line, np.arange(count) * K),
-                    _table(rows, columns),
-                    K,
-                    _table((first + sh * np.arange(height)) * width, start + sw * np.arange(count)),
-                    ([i for i, _ in up], [j for j, _ in along]),
+                outputs = (first + sh * np.arange(height)) * width, start + sw * np.arange(count)
+                found.append(
+                    Places(
+                        (pad[0], pad[1]),
+                        (size[0], size[1], K),
+                        _table(np.arange(height) * line, np.arange(count) * K),
+                        _table(rows, columns),
+                        K,
+                        _table(*outputs),
+                        ([i for i, _ in up], [j for j, _ in along]),
+                    )
                 )
+    return found
 
 
 def _seen(windows: Windows, axis: int) -> list[tuple[int, int, list[tuple[int, int]]]]:

@@ -58,7 +58,9 @@ WINOGRAD_MANY_SAMPLES = 8  # samples, at least, so that samples come last in mem
 # ``doctor --tune`` for the bytes and pixels.
 COLUMN_LOOP_BYTES = 2**19  # of a block, and what is made of it: half a second cache
 WINOGRAD_LOOP_BYTES = 2**20  # of a part of the tiles and what is made of them
-WINOGRAD_LOOP_TOUCH = 10  # transforming a number takes as long as so many products
+WINOGRAD_LOOP_TOUCH = 10  # transforming a number takes as long as so many products,
+WINOGRAD_LOOP_CALL = 2**20  # and its calls of numpy and of loops as long as so many
+PLACES_KEPT = 2**12  # windows, or pixels, at most, whose tables are kept (32 kB each)
 DIRECT_PIXELS = 512  # whose products are summed up in registers
 # pixels of an image for each window and each pixel of a stride, at most: with more, zeros are
 # multiplied that need not be

@@ -212,7 +212,7 @@ def is_faster(windows: Windows, N: int, C: int, K: int) -> bool:
     tiles, outputs = N * _tiles(windows), N * windows.out[0] * windows.out[1]
     touch = tuning.WINOGRAD_LOOP_TOUCH
     places = tiles * (C * K + touch * (C + K)) + C * K * (9 + touch)
-    return _PLACES * places < 9 * outputs * C * (K + touch)
+    return tuning.WINOGRAD_LOOP_CALL + _PLACES * places < 9 * outputs * C * (K + touch)
 
 
 def _tiles(windows: Windows) -> int:

@@ -369,6 +369,7 @@ def test_a_function_by_loops_errs_no_more_than_four_times_as_much_as_by_numpy(
 ):
     for pays in ("WINOGRAD_PAYS", "WINOGRAD_PAYS_GRADIENT"):  # of small images, too
         monkeypatch.setattr(tuning, pays, np.inf)
+    monkeypatch.setattr(tuning, "WINOGRAD_LOOP_CALL", 0)
     function, *shapes = FUNCTIONS[name]
     compute = with_gradients(function)
     rng = np.random.default_rng(0)
