@@ -66,6 +66,14 @@ class CommunicationChecks:
         """Check that no parameter that all ranks have alike is a term of each rank's part."""
         double_count_checks.check_terms(self.update, comm, who, x)
 
+    def describe_copies(self, function: Communication, x: Array | None) -> Array | None:
+        """Return what to compare of a copy in backward; None: nothing, on all ranks."""
+        return replication_checks.describe_copies(function, x)
+
+    def compare_copies(self, function: Communication, adjoint: Communication, mine: Array) -> None:
+        """Check what the ranks have described."""
+        replication_checks.compare_copies(function, adjoint, mine)
+
     def check_loss(self, comm: Communicator, loss: Any) -> None:
         """Check that no term of a common loss counts once for each rank."""
         double_count_checks.check_loss(self.update, comm, loss)

@@ -14,8 +14,10 @@ through.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from mnpar.checks.mesh_update import MeshUpdate
     from mnpar.communicators.communicator import Communicator
     from mnpar.functions.communication.base import Communication
+    from mnpar.parameter import Parameter
 
 
 def is_checked(update: MeshUpdate | None, comm: Communicator) -> bool:
@@ -61,6 +64,56 @@ def check_copies(update: MeshUpdate | None, function: Communication, x: Array | 
         what, remedy = ("the gradient of its output", _CONTINUE) if order else ("its input", _ALIKE)
         found = [Fingerprint(*row) for row in exchange(function, np.array(fingerprint(x)))]
         _require_close(comm, found, f"{name_of(function)} at {function.site}: {what}", remedy)
+
+
+_taken: WeakKeyDictionary[Communicator, int] = WeakKeyDictionary()  # copies, by communicator
+
+
+def describe_copies(function: Communication, x: Array | None) -> Array | None:
+    """Return the fingerprint of what ``copy_to`` takes where nothing else checks communications,
+    for the uses 1 to 4, 8, 16 … and each hundredth of a communicator; None for the others.
+    """
+    if function.comm.size == 1:
+        return None
+    uses = _taken[function.comm] = _taken.get(function.comm, 0) + 1
+    if uses > 4 and uses & (uses - 1) and uses % 100:
+        return None
+    return np.array([*fingerprint(x), 0.0])
+
+
+def compare_copies(function: Communication, adjoint: Communication, mine: Array) -> None:
+    """Check, in backward, that all ranks have given ``copy_to`` the same values, if they depend on
+    Parameters on all ranks: copies of these have drifted apart, else.
+
+    Raises:
+        MismatchError: the values differ by more than rounding; on all ranks.
+    """
+    param = _parameter_behind(function)
+    mine[-1] = param is not None
+    rows = exchange(adjoint, mine)
+    if param is None or not all([row[-1] for row in rows]):
+        return
+    name = f"{param.name or 'a Parameter'} {param.shape}"
+    text = f"{name_of(function)} at {function.site}: its input, which depends on {name},"
+    _require_close(function.comm, [Fingerprint(*row[:-1]) for row in rows], text, _DRIFTED)
+
+
+def _parameter_behind(function: Communication) -> Parameter | None:
+    """Return the nearest Parameter on which a function's input depends, by what this rank has
+    computed itself.
+    """
+    nodes, seen = deque(function.inputs), set()
+    while nodes:
+        node = nodes.popleft()
+        param = getattr(node, "parameter", None)
+        if param is not None:
+            found: Parameter | None = param()
+            return found
+        creator = node.creator
+        if creator is not None and creator.number not in seen:
+            seen.add(creator.number)
+            nodes.extend([x for x in creator.inputs if x.requires_grad])
+    return None
 
 
 def check_arguments(
@@ -128,6 +181,13 @@ _ADJOINTS = {
 _ALIKE = (
     "all ranks of its communicator take the same. Let them have the same samples and random "
     "numbers, and add up what are parts, by reduce_from, before"
+)
+
+_DRIFTED = (
+    "copies must be the same on all ranks of its communicator. Let them begin alike "
+    "(mnpar.random.seed, comm.bcast_data(model)), and let all ranks call cleargrads, backward and "
+    "update equally often, in one order, with the same hooks and hyperparameters; samples and "
+    "random numbers that it depends on must be the same, too"
 )
 
 _CONTINUE = (

@@ -966,3 +966,55 @@ def test_weights_that_were_loaded_may_have_been_drawn_from_other_numbers():
         return m, lambda: loss(m.wide(X))
 
     mnpar.run(update, ranks=2, args=({"model": 2}, program))
+
+
+def train_by_hand(comm, updates=lambda comm, step: 1, make=None, steps=5):
+    """Replicated layers before work that is divided by hand; how often a rank's optimizer steps."""
+    mnpar.random.seed(0)
+    layer = L.Linear(6, 3)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(layer)
+    for step in range(steps):
+        layer.cleargrads()
+        h = F.copy_to(comm, F.tanh(layer(X) if make is None else make(layer(X))))
+        F.sum(F.reduce_from(comm, h**2 * (1 + comm.rank) / 9)).backward()
+        for _ in range(updates(comm, step)):
+            optimizer.update()
+    return layer.W.array
+
+
+@pytest.mark.ranks(2, 3, 4, on="threads")
+@pytest.mark.parametrize("times", [0, 2])
+@pytest.mark.parametrize("first", [0, 2])
+def test_copies_that_drift_without_a_mesh_are_told_before_the_next_step(comm, times, first):
+    def updates(comm, step):
+        return times if comm.rank == comm.size - 1 and step >= first else 1
+
+    with pytest.raises(MismatchError, match=r"which depends on W \(3, 6\).*equally often"):
+        train_by_hand(comm, updates)
+
+
+@pytest.mark.ranks(2, 3, on="threads")
+def test_copies_are_compared_at_uses_that_get_rarer(comm):
+    counts = []
+    for steps in (0, 1, 2, 3, 4, 5, 9):
+        before = comm.traffic.collectives
+        train_by_hand(comm, steps=steps)
+        counts.append(comm.traffic.collectives - before - 2 * steps)
+    # uses 1 | 2, 3 | 4, 5, 6 | 7 to 10 | 11 to 15 | 16 to 24 of the communicator
+    assert counts == [0, 1, 2, 1, 1, 0, 1]
+
+
+@pytest.mark.ranks(2, 3, on="threads")
+def test_values_that_no_parameter_is_behind_may_differ(comm):
+    x = mnpar.Variable(np.full(3, 1.0 + comm.rank))
+    for _ in range(4):
+        x.cleargrad()
+        F.sum(F.reduce_from(comm, F.copy_to(comm, x))).backward()
+        np.testing.assert_array_equal(x.grad, np.full(3, float(comm.size)))
+
+
+@pytest.mark.ranks(2, on="threads")
+def test_a_value_of_a_parameter_on_one_rank_alone_may_differ(comm):
+    x = mnpar.Variable(np.ones(3)) if comm.rank else mnpar.Parameter(np.zeros(3))
+    for _ in range(4):
+        F.sum(F.reduce_from(comm, F.copy_to(comm, x))).backward()

@@ -283,6 +283,40 @@ def ddp_with_another_learning_rate(comm):
     update_twice(optimizer)
 
 
+def ddp_that_one_rank_does_not_clear(comm):
+    model = ddp(comm)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+    for _ in range(3):
+        if comm.rank != 1:
+            model.cleargrads()
+        F.sum(model(X)).backward()
+        optimizer.update()
+
+
+def copies_that_drift_before_divided_work(comm):
+    mnpar.random.seed(0)
+    layer = L.Linear(X.shape[1], 2)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(layer)
+    for _ in range(2):
+        layer.cleargrads()
+        part = F.copy_to(comm, F.tanh(layer(X))) * (comm.rank + 1)
+        F.sum(F.reduce_from(comm, part)).backward()
+        for _ in range(1 + comm.rank):
+            optimizer.update()
+
+
+def copies_that_drift_on_a_grid(comm):
+    mnpar.random.seed(0)
+    layer = L.Convolution2D(1, 2, ksize=3)
+    optimizer = mnpar.optimizers.SGD(0.1).setup(layer)
+    grid = mnpar.SpatialGrid(comm, (comm.size, 1))
+    for _ in range(2):
+        layer.cleargrads()
+        F.sum(layer(grid.cut(np.ones((1, 1, 6, 5), "f4")))).backward()
+        if comm.rank == 0:
+            optimizer.update()
+
+
 def around_the_wrapper(comm):
     model = ddp(comm)
     optimizer = mnpar.optimizers.SGD(0.1).setup(model)
@@ -768,6 +802,35 @@ MESSAGES = {
         "changes it by SGDRule (lr 0.1), and rank 1 by SGDRule (lr 0.2)",
         "something is different on these ranks that should not be, such as random numbers, "
         "hyperparameters, hooks",
+        ranks=2,
+        on="both",
+    ),
+    "gradients that one copy does not clear": Message(
+        ddp_that_one_rank_does_not_clear,
+        MismatchError,
+        "in the last backward of this DistributedDataParallel, ranks [1] added gradients to those "
+        "of the backward before, and ranks [0] had cleared theirs",
+        "All ranks call model.cleargrads() equally often, before backward",
+        ranks=2,
+        on="both",
+    ),
+    "copies that drift before divided work": Message(
+        copies_that_drift_before_divided_work,
+        MismatchError,
+        "copy_to at LINE: its input, which depends on … is … numbers, … in all, on rank 0 and … on "
+        "rank 1 of",
+        "let all ranks call cleargrads, backward and update equally often, in one order, with the "
+        "same hooks and hyperparameters",
+        ranks=2,
+        on="both",
+    ),
+    "copies that drift on a grid": Message(
+        copies_that_drift_on_a_grid,
+        MismatchError,
+        "rank …, LINE: the Parameter W (2, 1, 3, 3) has other values on other ranks of "
+        "SpatialGrid((2, 1), …), which use it for parts of one array: they were the same before",
+        "All ranks call cleargrads, backward and the optimizer's update equally often and in one "
+        "order, with the same hooks and hyperparameters",
         ranks=2,
         on="both",
     ),

@@ -120,7 +120,7 @@ def accumulated(comm):
     optimizer.setup(model)
     optimizer.loss_scaling(scale=16.0)
     optimizer.add_hook(mnpar.optimizer_hooks.GradientHardClipping(-0.5, 0.5))
-    mine = range(comm.rank, len(X), comm.size)
+    first, second = range(comm.rank, 4, comm.size), range(4 + comm.rank, 7, comm.size)
     losses = []
 
     def lossfun(x, y):
@@ -128,11 +128,11 @@ def accumulated(comm):
 
     for _ in range(3):
         with optimizer.no_sync():
-            optimizer.update(lossfun, X[mine][:2], Y[mine][:2])
-        optimizer.update(lossfun, X[mine][2:], Y[mine][2:])
+            optimizer.update(lossfun, X[first], Y[first])
+        optimizer.update(lossfun, X[second], Y[second])
         with mnpar.using_config("train", False), mnpar.no_backprop_mode():
             value = mnpar.meters.AverageValueMeter()
-            for i in mine:
+            for i in (*first, *second):
                 value.add(lossfun(X[i : i + 1], Y[i : i + 1]).item() * len(X), weight=1)
             mnpar.meters.sync([value], comm)
         losses.append(value.value().mean)

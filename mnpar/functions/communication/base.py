@@ -103,6 +103,14 @@ class CommunicationHook(Protocol):
     def check_loss(self, comm: Communicator, loss: Any) -> None:
         """Check a loss that the ranks have in common, before it is differentiated."""
 
+    def describe_copies(self, function: Communication, x: Any) -> Any:
+        """Return what to compare in backward of an input that all ranks have alike; None, on all
+        ranks, if nothing.
+        """
+
+    def compare_copies(self, function: Communication, adjoint: Communication, mine: Any) -> None:
+        """Compare what ``describe_copies`` returned on each rank, before the adjoint runs."""
+
 
 _hook: ContextVar[CommunicationHook | None] = ContextVar("mnpar.communication_hook", default=None)
 _DEBUG_HOOKS: list[CommunicationHook] = []
@@ -112,6 +120,11 @@ def communication_hook() -> CommunicationHook | None:
     """Return the hook that checks this rank's communications now, or None."""
     hook = _hook.get()
     return _DEBUG_HOOKS[0] if hook is None and is_debugging() else hook
+
+
+def occasional_hook() -> CommunicationHook | None:
+    """Return the hook that compares copies now and then where none checks all communications."""
+    return _DEBUG_HOOKS[0] if _DEBUG_HOOKS and communication_hook() is None else None
 
 
 @contextmanager

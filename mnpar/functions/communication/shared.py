@@ -21,7 +21,12 @@ from mnpar.configuration import is_recording
 from mnpar.errors import MismatchError
 from mnpar.function_node import FunctionNode
 from mnpar.functions.array.broadcast import BroadcastTo
-from mnpar.functions.communication.base import Collective, Communication, communication_hook
+from mnpar.functions.communication.base import (
+    Collective,
+    Communication,
+    communication_hook,
+    occasional_hook,
+)
 from mnpar.functions.math.arithmetic import PassThrough
 from mnpar.functions.node import GenericFunction, normalize_axis
 from mnpar.plans import block
@@ -38,15 +43,22 @@ class CopyTo(Communication):
 
     op, silent_forward = "copy_to", True
     inputs_are, outputs_are = "copies", "alike"
+    described: Any = None  # of the input, what the ranks compare in backward
 
     def forward(self, x: Any) -> Any:
         self.check_inputs(x)
         # forward no rank hears of the others: so it goes on every rank's tape
         self.differentiable = is_recording()
+        if self.differentiable and not self.order and (hook := occasional_hook()) is not None:
+            self.described = hook.describe_copies(self, x)
         return x
 
     def mirror(self) -> Communication:
         sum_of_gradients = ReduceFrom(self.comm, of=self)
+        if self.described is not None and (hook := occasional_hook()) is not None:
+            # here, where ranks wait for each other in any case
+            described, self.described = self.described, None
+            hook.compare_copies(self, sum_of_gradients, described)
         sum_of_gradients.alike = self.alike
         return sum_of_gradients
 

@@ -22,6 +22,7 @@ from mnpar.backend import Array
 from mnpar.chain import Chain
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import is_debugging, is_recording
+from mnpar.errors import MismatchError
 from mnpar.function_node import FunctionNode
 from mnpar.functions.communication.later import Phase
 from mnpar.functions.node import GenericFunction
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
 
+UNKNOWN, CLEARED, KEPT = range(3)  # what backward has found of earlier gradients
+
+
 class End(FunctionNode):
     """A function whose number is lower than that of any other on the tape: backward visits it last,
     and in any case (law 4).
@@ -57,6 +61,7 @@ class End(FunctionNode):
         self.act = act
         self.module = module
         self.tape = current_tape()
+        self.kept = UNKNOWN  # whether gradients stood there when backward came to the model
         self.averages_over = comm  # not ``comm``, as functions of the model that communicate
         self.number = -tick()
         self.tape.append(self)
@@ -65,6 +70,14 @@ class End(FunctionNode):
     def reduces(self) -> list[VariableNode]:
         """The leaves whose gradients are reduced, with those that stand there already."""
         return [param.node for param in self.module.params()]
+
+    def note_kept(self) -> None:
+        """Note whether gradients stand there, before the model's backward adds to them."""
+        if self.kept == UNKNOWN:
+            found = [node.gradient for node in self.reduces if node.gradient is not None]
+            self.kept = (
+                KEPT if any([bool(getattr(g, "array", g).any()) for g in found]) else CLEARED
+            )
 
     def waits(self, tape: Tape) -> bool:
         """Return whether a backward of this tape will visit this function."""
@@ -116,6 +129,7 @@ class Result(GenericFunction):
     def backward(self, *gys: Any) -> Any:
         if not self.end.waits(current_tape()):
             raise RuntimeError(_REDUCED)
+        self.end.note_kept()
         return gys
 
     @classmethod
@@ -214,6 +228,8 @@ class DistributedDataParallel(Chain):
         # few of their values then
         self._unsent: dict[VariableNode, bytes] = {}
         self._warned = False
+        self._held = False  # whether no_sync has added up gradients since the last reduction
+        self._kept = UNKNOWN  # of the last backward
         self._members = ParameterCache()
         self._end: End | None = None
         self._count = 0.0  # the samples of forwards since the last reduction that count in any case
@@ -297,12 +313,18 @@ class DistributedDataParallel(Chain):
                 altered=bool(self._unsent),
                 within=any([_within(function, self._comm) for function in functions]),
                 diverged=self._diverged,
+                kept=self._kept,
                 number=number,
                 rules=rules,
                 digest=self._replicas.digest(self.module, self._t) if compares else NO_DIGEST,
             )
         )
         self._fingerprint.check(records)
+        self._kept = UNKNOWN
+        kept = [rank for rank, record in enumerate(records) if record.kept == KEPT]
+        cleared = [rank for rank, record in enumerate(records) if record.kept == CLEARED]
+        if kept and cleared:
+            raise MismatchError(_NOT_CLEARED.format(kept, cleared))
         if any([record.diverged for record in records]):
             self._diverged = False
             self._nonfinite.tell(self.module, self._t - 1)
@@ -350,7 +372,9 @@ class DistributedDataParallel(Chain):
                 [_within(record, self._comm) for record in records[records.index(self._end) + 1 :]]
             ):
                 raise RuntimeError(_UNEVEN.format(self._uneven))
-        self._end, self._count, self._pending = None, 0.0, []
+        if self._end is not None and not self._held:
+            self._kept = self._end.kept  # those of no_sync are this rank's own
+        self._end, self._count, self._pending, self._held = None, 0.0, [], False
         watching = observer()
         if watching is not None:
             watching.weighed(self._reducer.weight * self._comm.size)
@@ -367,7 +391,7 @@ class DistributedDataParallel(Chain):
         """Add up gradients inside a ``with`` block, without messages: the next forward outside has
         them in its mean.
         """
-        before, self._alone = self._alone, True
+        before, self._alone, self._held = self._alone, True, True
         try:
             yield
         finally:
@@ -392,6 +416,12 @@ def _within(record: Any, comm: Communicator) -> bool:
 _AROUND = (
     "On ranks {}, backward found gradients of these parameters without a forward of "
     "DistributedDataParallel, and so did not reduce them: call it, and not its module"
+)
+
+_NOT_CLEARED = (
+    "in the last backward of this DistributedDataParallel, ranks {} added gradients to those of "
+    "the backward before, and ranks {} had cleared theirs: the mean of both is the gradient of "
+    "nothing. All ranks call model.cleargrads() equally often, before backward"
 )
 
 _UNREDUCED = (

@@ -17,7 +17,7 @@ from mnpar.parallel.data.consistency import NO_DIGEST
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
-_NUMBERS = struct.Struct(f"<2dId11?2I{len(NO_DIGEST)}s")
+_NUMBERS = struct.Struct(f"<2dId11?B2I{len(NO_DIGEST)}s")
 _NOTHING = np.empty(0, np.float32)
 
 
@@ -47,6 +47,8 @@ class UpdateRecord(NamedTuple):
     within: bool = False
     lossless: bool = False  # it had samples, but its loss function returned no loss
     diverged: bool = False  # its loss, or the last sum of gradients, has NaN or infinity
+    # what its last backward has found of gradients that were reduced before (ddp.py)
+    kept: int = 0
     number: int = 0  # of its optimizer (fingerprint.py)
     rules: int = 0  # equal on ranks with equal hyperparameters
     digest: bytes = NO_DIGEST  # of its values, in updates in which they are compared

@@ -150,6 +150,23 @@ def test_weights_that_differ_between_ranks_are_an_error():
     mnpar.run(program, ranks=2)
 
 
+@pytest.mark.parametrize("first", [0, 2])
+def test_weights_that_drift_apart_later_are_an_error(first):
+    def program(comm):
+        mnpar.random.seed(0)
+        model, grid = Classifier(), mnpar.SpatialGrid(comm, (2, 1))
+        optimizer = mnpar.optimizers.SGD(0.1).setup(model)
+        for step in range(4):
+            model.cleargrads()
+            F.sum(model(grid.cut(IMAGES))).backward()
+            if comm.rank == 0 or step < first:
+                optimizer.update()
+
+    with pytest.raises(MismatchError, match="they were the same before") as told:
+        mnpar.run(program, ranks=2)
+    assert len(str(told.value).splitlines()) <= 5
+
+
 def test_a_part_that_is_not_the_ranks_is_an_error():
     def program(comm):
         grid = mnpar.SpatialGrid(comm, (2, 1))

@@ -300,3 +300,36 @@ def test_a_mean_over_samples_here_and_over_ranks_there_is_told(comm):
     model = mnpar.DistributedDataParallel(L.Linear(D, 2), comm, reduce=how)
     with pytest.raises(MismatchError, match=r"not made alike .*\n  reduce: weighted, mean\n"):
         model(np.ones((1, D)))
+
+
+@RANKS
+@pytest.mark.parametrize("held", [False, True])
+def test_gradients_that_one_rank_does_not_clear_are_told(comm, held):
+    training = Training(comm)
+    x = np.full((2, D), 1.0 + comm.rank)
+
+    def step(clear):
+        if clear:
+            training.model.cleargrads()
+        F.mean(training.model(x)).backward()
+
+    if held:
+        with training.model.no_sync():
+            step(True)
+    step(not held)
+    step(not odd(comm))
+    with pytest.raises(MismatchError, match="cleargrads"):
+        step(True)
+
+
+@RANKS
+def test_gradients_that_all_ranks_keep_or_some_hold_back_are_right(comm):
+    training = Training(comm)
+    x = np.full((2, D), 1.0 + comm.rank)
+    for step in range(4):
+        if step % 2 == 0:
+            training.model.cleargrads()
+        if odd(comm):  # more micro-batches than the others
+            with training.model.no_sync():
+                F.mean(training.model(x)).backward()
+        F.mean(training.model(x)).backward()
