@@ -67,16 +67,20 @@ def check_copies(update: MeshUpdate | None, function: Communication, x: Array | 
 
 
 _taken: WeakKeyDictionary[Communicator, int] = WeakKeyDictionary()  # copies, by communicator
+_FIRST = 16  # of a communicator's copies are compared
+# and then one of so many: a prime, so that of the copies that a program takes in each step, however
+# many they are, every one gets its turn
+_EACH = 31
 
 
 def describe_copies(function: Communication, x: Array | None) -> Array | None:
     """Return the fingerprint of what ``copy_to`` takes where nothing else checks communications,
-    for the uses 1 to 4, 8, 16 … and each hundredth of a communicator; None for the others.
+    for the first uses of a communicator, and some later ones; None for the others.
     """
     if function.comm.size == 1:
         return None
     uses = _taken[function.comm] = _taken.get(function.comm, 0) + 1
-    if uses > 4 and uses & (uses - 1) and uses % 100:
+    if uses > _FIRST and uses % _EACH:
         return None
     return np.array([*fingerprint(x), 0.0])
 

@@ -365,7 +365,8 @@ def _check_spelling(name: str) -> None:
     """Raise ValueError if an axis has nearly the name of one that every mesh has, which would have
     one rank.
     """
-    meant = closest(name, AXES, 0.81)
+    exchanged = [axis for axis in AXES if sorted(axis) == sorted(name)]  # its letters
+    meant = exchanged[0] if exchanged else closest(name, AXES, 0.81)
     if meant is not None and name not in AXES and name.rstrip("_0123456789") not in AXES:
         raise ValueError(
             f"a mesh's axis {name!r}: did you mean {meant!r}, which every mesh has? An axis of "

@@ -32,7 +32,7 @@ class Message(NamedTuple):
     on: str = "threads"
 
 
-def pattern(text: str, file: str = r"[\w/.]+\.py") -> str:
+def pattern(text: str, file: str = r"[\w/.-]+\.py") -> str:
     """Return the regular expression of a text with … and LINE in it."""
     found = re.escape(text).replace("…", r"[\s\S]*?").replace("LINE", rf"{file}:\d+")
     return found.replace(r"\n", "\n")

@@ -100,6 +100,7 @@ WRONG_SIZES = {
     "two are left open": ({"data": -1, "model": -1}, ValueError, "1 times 2 that are left open"),
     "zero": ({"data": 0}, ValueError, "not data=0"),
     "a method's name": ({"grid": 4}, ValueError, "cannot be called 'grid'"),
+    "modle": ({"data": 2, "modle": 2}, ValueError, "'modle': did you mean 'model', which"),
     "pip": ({"data": 2, "pip": 2}, ValueError, "a mesh's axis 'pip': did you mean 'pipe', which"),
     "models": ({"models": 4}, ValueError, "a mesh's axis 'models': did you mean 'model', which"),
 }
