@@ -202,10 +202,10 @@ class Pool:
         """Return the report on ranks that did not answer, with tracebacks of what they were
         doing.
         """
-        for rank in silent:
+        for rank in silent:  # one after the other: they write into one file
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pids[rank], signal.SIGUSR1)
-        time.sleep(0.3)
+            time.sleep(0.3)
         names = ", ".join(map(str, silent))
         what = (
             "was left waiting"
