@@ -40,7 +40,7 @@ import mnpar.links as L
 from mnpar.communicators import operation
 from mnpar.communicators.waiting import Pending, Waiting
 from mnpar.functions.communication.exchange import Carrier, exchange
-from mnpar.functions.divided import blocks, spatial_convolution
+from mnpar.functions.divided import blocks, windows
 
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
 
@@ -144,17 +144,16 @@ def halos_of(model, x, t, shape):
         plan_of(x, plan, lambda v: exchange(comm, v, plan))
         return exchange(comm, x, plan)
 
-    real = blocks.halo_of, spatial_convolution.halo_convolution
-    blocks.halo_of = halo_of
-    spatial_convolution.halo_convolution = convolution
-    blocks.exchange = exchanged
+    real = blocks.halo_of, windows.halo_convolution
+    blocks.halo_of = windows.halo_of = halo_of
+    windows.halo_convolution = convolution
+    blocks.exchange = windows.exchange = exchanged
     try:
         model.loss(x, t, shape).backward()
     finally:
-        blocks.halo_of, spatial_convolution.halo_convolution, blocks.exchange = (
-            *real,
-            exchange,
-        )
+        blocks.halo_of = windows.halo_of = real[0]
+        windows.halo_convolution = real[1]
+        blocks.exchange = windows.exchange = exchange
     arrays = [mnpar.Variable(np.zeros(size, "f4"), requires_grad=wants) for size, wants, _ in found]
 
     def halos():
@@ -170,12 +169,12 @@ def halos_of(model, x, t, shape):
 @contextmanager
 def hidden():
     """Within it, layers hide their halos though the ranks are on one host."""
-    real = blocks.hides
-    blocks.hides = spatial_convolution.hides = lambda x, grid, hide: True
+    real = blocks.should_hide
+    blocks.should_hide = windows.should_hide = lambda x, grid, hide: True
     try:
         yield
     finally:
-        blocks.hides = spatial_convolution.hides = real
+        blocks.should_hide = windows.should_hide = real
 
 
 @contextmanager

@@ -54,6 +54,23 @@ def test_the_suite_has_benchmarks_that_exist():
     assert [name for name in SUITE if name not in benchmarks()] == []
 
 
+def test_what_benchmarks_use_of_mnpar_is_there():
+    names = [f"benchmarks.{path.stem}" for path in (ROOT / "benchmarks").glob("[!_]*.py")]
+    code = f"""
+import importlib
+for name in {sorted(names)}:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name.partition(".")[0] in ("mnpar", "benchmarks"):
+            raise
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_benchmark_of_ranks_is_started_on_as_many_as_its_first_command():
     ranks = {name: ranks_of(doc) for name, doc in docstrings().items()}
     assert (ranks["steps"], ranks["communication"], ranks["spatial"]) == (0, 0, 0)
