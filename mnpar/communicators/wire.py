@@ -133,7 +133,7 @@ class Call(NamedTuple):
     root: int = 0
     reduction: str = "sum"
     order: int = 0  # 0 forward, 1 the gradient of it, 2 the gradient of the gradient …
-    tag: int = 0  # of exchanges and collectives: that number again
+    tag: int = 0  # the user's; of exchanges and collectives number_of_whole again, for errors
     later: bool = False  # True: a non-blocking collective
     pass_flags: int = 0  # KEEPS_TAPE, TO_TARGETS and SCALED, of a gradient
 

@@ -365,8 +365,9 @@ def _check_spelling(name: str) -> None:
     """Raise ValueError if an axis has nearly the name of one that every mesh has, which would have
     one rank.
     """
-    exchanged = [axis for axis in AXES if sorted(axis) == sorted(name)]  # its letters
-    meant = exchanged[0] if exchanged else closest(name, AXES, 0.81)
+    # "modle" is no more like "model" than "modes", a good name, is: but it has the same letters
+    reordered = [axis for axis in AXES if sorted(axis) == sorted(name)]
+    meant = reordered[0] if reordered else closest(name, AXES, 0.81)
     if meant is not None and name not in AXES and name.rstrip("_0123456789") not in AXES:
         raise ValueError(
             f"a mesh's axis {name!r}: did you mean {meant!r}, which every mesh has? An axis of "
