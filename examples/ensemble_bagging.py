@@ -14,7 +14,6 @@ The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead f
 or where MNPAR_DATA says.
 """
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -86,10 +85,10 @@ def evaluate(model, test, comm):
 
 def load(args):
     """Training and test images, flat and between 0 and 1, and a line that says what they are."""
-    where = args.data or os.environ.get("MNPAR_DATA")
-    if where:
-        train, test = mnpar.datasets.get_mnist(data=where, dtype=mnpar.config.dtype)
-        return train, test, f"MNIST from {where}: {len(train)} images to train, {len(test)} to test"
+    if args.data:
+        train, test = mnpar.datasets.get_mnist(data=args.data, dtype=mnpar.config.dtype)
+        numbers = f"{len(train)} images to train, {len(test)} to test"
+        return train, test, f"MNIST from {args.data}: {numbers}"
     train, test = mnpar.datasets.get_digits(dtype=mnpar.config.dtype)
     return (
         train,
@@ -231,9 +230,7 @@ def flags():
     parser.flag("--seed -s", mnpar.launch.seed, "of weights, draws and order", default=0)
     parser.flag("--joint", False, "train the averaged output, through the allgather")
     parser.flag("--groups", 1, "ranks of each member", metavar="G")
-    parser.flag(
-        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
-    )
+    parser.flag("--data", mnpar.launch.existing_folder, "of MNIST's files", variable="MNPAR_DATA")
     parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
     return parser
 

@@ -43,8 +43,9 @@ class MLP(mnpar.Chain):
 
 def load(args):
     """Images to train and to test with."""
-    where = args.data or os.environ.get("MNPAR_DATA")
-    return mnpar.datasets.get_mnist(data=where) if where else mnpar.datasets.get_digits()
+    if args.data:
+        return mnpar.datasets.get_mnist(data=args.data)
+    return mnpar.datasets.get_digits()
 
 
 def main(comm, args):
@@ -119,8 +120,6 @@ if __name__ == "__main__":
         "--out -o", mnpar.launch.folder, "where log, graph and snapshot go", default="result"
     )
     parser.flag("--resume -r", str, "a snapshot to go on from", metavar="FILE")
-    parser.flag(
-        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
-    )
+    parser.flag("--data", mnpar.launch.existing_folder, "of MNIST's files", variable="MNPAR_DATA")
     parser.flag("--progress", False, "show a progress bar")
     mnpar.launch.script(main, parser)

@@ -7,8 +7,6 @@ MultiNodeChainList sends and receives; ``backward`` sends the gradients the othe
 an optimizer of its own parameters, and a trainer.
 """
 
-import os
-
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
@@ -59,8 +57,9 @@ def network(comm, n_in, n_units, n_out=10):
 
 def load(args):
     """Images to train and to test with."""
-    where = args.data or os.environ.get("MNPAR_DATA")
-    return mnpar.datasets.get_mnist(data=where) if where else mnpar.datasets.get_digits()
+    if args.data:
+        return mnpar.datasets.get_mnist(data=args.data)
+    return mnpar.datasets.get_digits()
 
 
 def main(comm, args):
@@ -118,7 +117,5 @@ if __name__ == "__main__":
     parser.flag("--unit -u", 100, "width of the hidden layers")
     parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
     parser.flag("--out -o", mnpar.launch.folder, "for the log", default="result")
-    parser.flag(
-        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
-    )
+    parser.flag("--data", mnpar.launch.existing_folder, "of MNIST's files", variable="MNPAR_DATA")
     mnpar.launch.script(main, parser)

@@ -15,13 +15,10 @@ them.
     sequence    ranks have a part of each text, and attend to each other's
 
 The model is an ordinary one, and knows nothing of ranks: ``RULES`` says how its layers are divided.
-Its first weights depend on the seed only, so every mesh, and one rank alone (``--divide data=1``),
-starts alike and learns alike. With ``--run DIR`` a checkpoint stays behind; the next run, on the
-same mesh or another, goes on from there. The text is that of Python's own help, which is on every
-machine.
+One rank alone (``--divide data=1``) learns alike. With ``--run DIR`` a checkpoint stays behind; the
+next run, on the same mesh or another, goes on from there. The text is that of Python's own help.
 """
 
-import math
 from pydoc_data.topics import topics
 
 import numpy as np
@@ -31,17 +28,11 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.initializers import Normal
 
-TEXT = " ".join("\n".join(topics[name] for name in sorted(topics)).split())  # without its indents
-AXES = ("data", "pipe", "model", "sequence")
-LETTERS = sorted(set(TEXT))
-NUMBERS = {letter: i for i, letter in enumerate(LETTERS)}
+TOPICS = " ".join("\n".join(topics[name] for name in sorted(topics)).split())  # without indents
+LETTERS = sorted(set(TOPICS))
+TEXT = np.array([LETTERS.index(letter) for letter in TOPICS], np.int32)
 
-RULES = {
-    "attention": "heads, sequence",
-    "wide": "columns",
-    "out": "rows",
-    "letters": "vocabulary",
-}
+RULES = {"attention": "heads, sequence", "wide": "columns", "out": "rows", "letters": "vocabulary"}
 LAYERS = ["embed", "blocks/*", "head"]  # of which stages have some
 
 
@@ -74,9 +65,7 @@ class Block(mnpar.Chain):
 
 
 class Head(mnpar.Chain):
-    """How likely each letter is the next, by the table of the embedding; with the right ones, the
-    loss.
-    """
+    """How likely each letter is the next, by the embedding's table; with these given, the loss."""
 
     def __init__(self, letters, args):
         super().__init__()
@@ -105,99 +94,59 @@ class LanguageModel(mnpar.Chain):
         return self.head(h, t)
 
 
-def batch(mesh, args, step):
-    """This rank's part of the batch of a step: texts, places, and the letters that come next."""
-    starts = np.random.default_rng([args.seed, step]).integers(
-        len(TEXT) - args.length, size=args.batchsize
-    )
-    found = np.array(
-        [[NUMBERS[letter] for letter in TEXT[a : a + args.length + 1]] for a in starts], np.int32
-    )
-    return cut(mesh, found[:, :-1], found[:, 1:])
+def batch(args, step):
+    """Texts of a step, the places of their letters, and the letters that come next: (N, T) each."""
+    rng = np.random.default_rng([args.seed, step])
+    starts = rng.integers(len(TEXT) - args.length, size=(args.batchsize, 1))
+    x = TEXT[starts + np.arange(args.length + 1)]
+    return x[:, :-1], np.broadcast_to(np.arange(args.length), x[:, 1:].shape), x[:, 1:]
 
 
-def cut(mesh, x, *labels):
-    """This rank's part of texts, with the places of their letters."""
-    places = np.broadcast_to(np.arange(x.shape[1]), x.shape)
-    return [mesh.cut(a, data=0, sequence=1) for a in (x, places, *labels)]
-
-
-def mean_loss(mesh, model, t):
-    """Over the whole batch, on every rank."""
-    there = model.loss is not None and mesh.model.rank == 0
-    total, count = mesh.comm.allreduce(
-        np.array([model.loss * t.size, t.size] if there else [0.0, 0.0])
-    )
-    return total / count
-
-
-def write(mesh, model, args, text):
-    """Go on with a text, letter by letter."""
-    rng = np.random.default_rng(args.seed)
+def write(model, args):
+    """Go on with the text, letter by letter: by the whole model, in one process."""
+    rng, x = np.random.default_rng(args.seed), TEXT[: args.length]
     for _ in range(args.letters):
-        window = text[-args.length :]
-        x = np.array([[NUMBERS[letter] for letter in window]], np.int32)
         with mnpar.using_config("train", False), mnpar.no_backprop_mode():
-            y = model(*cut(mesh, x.repeat(mesh.data.size, axis=0)))
-        if y is not None and y.layout is not None:
-            y = y.gather()  # each rank has the scores of its letters
-        threshold, letter = rng.random(), None
-        if y is not None and mesh.sequence.rank == mesh.sequence.size - 1:
-            p = F.softmax(y[0, -1].array.astype("f8")[None] / 0.7).array[0]
-            letter = LETTERS[min(int((p.cumsum() < threshold).sum()), len(LETTERS) - 1)]
-        text += next(one for one in mesh.comm.allgather_obj(letter) if one is not None)
-    return text
+            y = model(x[None, -args.length :], np.arange(args.length)[None]).array[0, -1]
+        p = F.softmax(y[None].astype("f8") / 0.7).array[0]
+        x = np.append(x, rng.choice(len(LETTERS), p=p))
+    return "".join([LETTERS[i] for i in x])
 
 
 def main(comm, args):
     """Train, and write; returns the losses."""
     mnpar.config.dtype = np.dtype(args.dtype)
-    mesh = mnpar.Mesh(comm, **args.divide)
     mnpar.random.seed(args.seed)  # the same weights on every rank
-    model = mnpar.parallelize(
-        LanguageModel(args),
-        mesh,
-        RULES,
-        layers=LAYERS,
-        inputs=2,
-        schedule=args.schedule,
-        micro_batches=args.micro_batches,
-    )
-    optimizer = mnpar.create_multi_node_optimizer(
-        mnpar.optimizers.Adam(args.lr),
-        mesh,
-        axes=("data", "sequence"),
-        samples=lambda *args: args[-1].size,
-    ).setup(model)
+    mesh = mnpar.Mesh(comm, **args.divide)
+    pipeline = {"schedule": args.schedule, "micro_batches": args.micro_batches, "inputs": 2}
+    model = mnpar.parallelize(LanguageModel(args), mesh, RULES, layers=LAYERS, **pipeline)
+    adam, summed = mnpar.optimizers.Adam(args.lr), ("data", "sequence")
+    optimizer = mnpar.create_multi_node_optimizer(adam, mesh, axes=summed).setup(model)
     optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(1.0))
-    mnpar.random.seed(args.seed)
     everything = {"model": model, "optimizer": optimizer}
     begin = (mnpar.checkpoint.load(args.run, everything, comm) if args.run else None) or 0
-    most = comm.allreduce(np.array(float(model.count_params())), "max")
     if comm.is_root:
-        print(
-            f"{mesh!s}: {comm.size} rank(s) on {comm.name}, {int(most)} weights on a rank at most"
-        )
-
+        print(f"{mesh}: {comm.size} rank(s) on {comm.name}, {model.count_params()} weights on this")
     losses = []
     for step in range(begin, begin + args.steps):
-        mine = batch(mesh, args, step)
-        optimizer.update(model, *mine)
-        losses.append(float(mean_loss(mesh, model, mine[-1])))
+        x, places, t = [mesh.cut(a, data=0, sequence=1) for a in batch(args, step)]
+        optimizer.update(model, x, places, t)
+        # ranks of the last stage have the loss, as a mean over their letters
+        known = [model.loss * t.size, t.size] if model.loss is not None else [0.0, 0.0]
+        total, letters = comm.allreduce(np.array(known))
+        losses.append(total / letters)
         if comm.is_root and ((step + 1) % args.report == 0 or step + 1 == begin + args.steps):
             print(f"step {step + 1:5d}   loss {losses[-1]:.4f}")
     if args.run:
         mnpar.checkpoint.save(args.run, everything, comm, begin + args.steps)
+    whole = mnpar.gathered(model)
     if comm.is_root:
-        chance = math.log(len(LETTERS))
         print(
             f"The loss went from {losses[0]:.4f} to {losses[-1]:.4f}; a letter guessed among "
-            f"{len(LETTERS)} would have {chance:.2f}.\nAny other mesh must print these losses, up "
-            "to rounding: compare with --divide data=1, on one rank."
+            f"{len(LETTERS)} would have {np.log(len(LETTERS)):.2f}. Any other mesh must print the "
+            f"same, up to rounding.\n\nIt goes on after {args.length} letters:\n"
+            f"{write(whole, args)}"
         )
-    text = write(mesh, model, args, TEXT[: args.length])
-    if comm.is_root and args.letters:
-        print(f"\nIt goes on after {args.length} letters:\n{text}")
     return losses
 
 
@@ -205,20 +154,9 @@ def check(parser, args):
     """Refuse what does not go together."""
     if args.unit % args.heads:
         parser.error(f"--unit {args.unit} is not divided by --heads {args.heads}")
-    if unknown := [name for name in args.divide or {} if name not in AXES]:
-        parser.error(f"--divide: there is no axis {unknown[0]} here, only {', '.join(AXES)}")
-    started = mnpar.launch.started_ranks(args, 0)
-    if args.divide is None:
-        args.divide = {"data": 2, "model": 2} if started in (0, 4) else {"data": -1}
-    args.ranks = math.prod(int(n) for size in args.divide.values() for n in np.atleast_1d(size))
-    if args.ranks < 1 and not started:
-        parser.error(f"--divide: -1 needs ranks that are there already: {mnpar.launch.command(4)}")
-    pipe = int(np.prod(args.divide.get("pipe", 1)))
-    if args.ranks < 1:
-        args.ranks, others = started, -args.ranks
-        pipe = args.ranks // others if pipe == -1 else pipe
+    plan = args.schedule, args.divide.get("pipe", 1), args.micro_batches
     try:
-        stages = mnpar.parallel.make_schedule(args.schedule, pipe, args.micro_batches).stages
+        stages = mnpar.parallel.make_schedule(*plan).stages
     except ValueError as error:
         parser.error(f"--schedule: {error}")
     if stages > args.blocks + 2:
@@ -230,11 +168,7 @@ def check(parser, args):
 
 if __name__ == "__main__":
     parser = mnpar.launch.Parser(__doc__, ranks=4, exactly=True, check=check)
-    parser.flag(
-        "--divide --mesh -m",
-        mnpar.Mesh.parse,
-        "names and sizes of axes (data=2,model=2 on four ranks, else data=-1)",
-    )
+    parser.divide("--divide --mesh -m", "data=2,model=2", data=1, pipe=1, model=1, sequence=1)
     parser.flag("--steps -n", 200, "updates")
     parser.flag("--batchsize -b", 32, "texts per update, of all ranks")
     parser.flag("--length -l", 64, "letters of a text")
@@ -244,9 +178,7 @@ if __name__ == "__main__":
     parser.flag("--lr", 0.006, "Adam's alpha")
     parser.flag("--micro-batches", 4, "pieces of a rank's batch in the pipeline")
     parser.flag("--schedule", "1f1b", "of the pipeline", choices=list(mnpar.parallel.SCHEDULES))
-    parser.flag(
-        "--dtype", "f4", "of the weights; f8 gives equal digits on all meshes", choices=["f4", "f8"]
-    )
+    parser.flag("--dtype", "f4", "f8 gives equal digits on all meshes", choices=["f4", "f8"])
     parser.flag("--letters", 200, "how many to write at the end", least=None)
     parser.flag("--report", 20, "updates between lines")
     parser.flag("--run", mnpar.launch.folder, "go on from the checkpoint there, and leave one")

@@ -18,12 +18,12 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
-from mnpar import random
+from mnpar import lazy, random
 from mnpar.autograd.tape import Tape
 from mnpar.communicators.communicator import Communicator, described
 from mnpar.communicators.create import create_communicator
@@ -32,12 +32,14 @@ from mnpar.communicators.threads.transport import (
     current_transport,
     run_threads,
 )
-from mnpar.errors import DatasetError
+from mnpar.errors import DatasetError, suggestion
 from mnpar.runtime import blas_threads
 from mnpar.runtime.launcher import launched_after_first, launched_ranks, under_open_mpi
 from mnpar.runtime.mpiexec import relaunch as relaunch
 from mnpar.runtime.output import ALIKE
 from mnpar.runtime.tracebacks import show_own_lines, to_own_lines
+
+_above = lazy.names_above(__name__, Mesh="mnpar.parallel.mesh")
 
 
 def parse_args(parser: argparse.ArgumentParser, **least: int) -> argparse.Namespace:
@@ -348,15 +350,14 @@ class Parser(argparse.ArgumentParser):
         self.exactly = exactly
         self._check = check
         self._ranks_flag = flag.lstrip("-").replace("-", "_")
+        self._ranks = ranks
         self._least = {"threads": 1}
+        self._division: _Division | None = None
         where = self.add_mutually_exclusive_group()
-        if exactly:
-            self.set_defaults(ranks=ranks)
-        else:
+        if not exactly:
             where.add_argument(
                 flag,
                 type=int,
-                default=ranks,
                 metavar="N",
                 help=f"ranks to start where no launcher has started several ({ranks})",
             )
@@ -378,6 +379,7 @@ class Parser(argparse.ArgumentParser):
         *,
         default: Any = None,
         least: int | None = 1,
+        variable: str | None = None,
         group: argparse._ActionsContainer | None = None,
         **more: Any,
     ) -> None:
@@ -390,6 +392,7 @@ class Parser(argparse.ArgumentParser):
             help: what ``--help`` says of it; the default is appended.
             default: the default, where ``value`` is a type.
             least: the smallest whole number that it may have; None: there is none.
+            variable: of the environment, which has its value where the flag is not given.
             group: the group of flags that it belongs to.
             more: what ``add_argument`` takes, such as ``choices``.
 
@@ -408,18 +411,86 @@ class Parser(argparse.ArgumentParser):
         type_, default = (value, default) if callable(value) else (type(value), value)
         if default is not None:
             help = f"{help} ({default})"
+        if variable is not None:
+            help = f"{help} (the variable {variable})"
+            default = os.environ.get(variable, default)
         if type_ is int and least is not None:
             self._least[long.lstrip("-").replace("-", "_")] = least
         if type_ in _METAVARS:
             more.setdefault("metavar", _METAVARS[type_])
         target.add_argument(long, *short, type=type_, default=default, help=help, **more)
 
+    def divide(
+        self,
+        names: str = "--divide",
+        default: str = "",
+        *,
+        switches: Mapping[str, str] | None = None,
+        **axes: int,
+    ) -> None:
+        """Add the flag ``--divide data=2,space=2x2``: among which ranks the work is divided.
+
+        ``args.divide`` has the axes of a mesh, ``mnpar.Mesh(comm, **args.divide)``, and the script
+        starts as many ranks as they take. Another number of ranks, an axis that the program does
+        not know and a size that is none are usage errors. One size may be -1: all ranks that the
+        others leave.
+
+        Args:
+            names: of the flag, with spaces between them.
+            default: its value where it is not given and suits the ranks that there are; where it
+                does not, the first axis has all of them.
+            switches: flags that stand for a value of this one, and what is to be put into it:
+                ``{"--blocks RxC": "space={}", "--batches": "data=-1"}``.
+            axes: the axes that the program knows, and of how many numbers their sizes are: 1, or
+                2 for a grid such as 2x2.
+
+        Example:
+            >>> import sys, mnpar
+            >>> parser = mnpar.launch.Parser("Train.", ranks=1)
+            >>> parser.divide(data=1, space=2)
+            >>> sys.argv = ["train.py", "--divide", "data=2,space=1x2", "--threads"]
+            >>> args = parser.read()
+            >>> args.divide, args.ranks
+            ({'data': 2, 'space': (1, 2)}, 4)
+        """
+        parse = _above("Mesh").parse
+        ways = self.add_mutually_exclusive_group()
+        self.flag(
+            names,
+            parse,
+            f"names and sizes of a mesh's axes: {', '.join(axes)} ({default or 'one rank'})",
+            group=ways,
+            dest="divide",
+            metavar="MESH",
+        )
+        for switch, text in (switches or {}).items():
+            name, _, value = switch.partition(" ")
+            help = f"{names.split()[0]} {text.format(value)}"
+            if value:
+                self.flag(
+                    name,
+                    lambda given, text=text: parse(text.format(given)),  # type: ignore[misc]
+                    help,
+                    group=ways,
+                    dest="divide",
+                    metavar=value,
+                )
+            else:
+                ways.add_argument(
+                    name, action="store_const", const=parse(text), dest="divide", help=help
+                )
+        self._division = _Division(names.split()[0], parse(default), axes)
+
     def read(self) -> argparse.Namespace:
         """Return the flags' values: :func:`parse_args`, and the checks. ``args.ranks`` is the
         number of ranks to start; ``args.threads`` the number of thread ranks, or None.
         """
         args = parse_args(self, **self._least)
-        args.ranks = getattr(args, self._ranks_flag)
+        given = getattr(args, self._ranks_flag, None)
+        args.ranks = self._ranks if given is None else given
+        setattr(args, self._ranks_flag, args.ranks)
+        if self._division is not None:
+            self._division.settle(self, args, started_ranks(args, given or 0))
         if self._check is not None:
             self._check(self, args)
         if args.threads is True:
@@ -431,6 +502,75 @@ class Parser(argparse.ArgumentParser):
                 f"{command(args.ranks, args.threads)}"
             )
         return args
+
+
+class _Division(NamedTuple):
+    """What :meth:`Parser.divide` was given.
+
+    Args:
+        flag: its first name.
+        default: the axes where it is not given.
+        axes: how many numbers the size of each axis is.
+    """
+
+    flag: str
+    default: dict[str, Any]
+    axes: dict[str, int]
+
+    def settle(self, parser: Parser, args: argparse.Namespace, started: int) -> None:
+        """Set ``args.divide``, without -1, and ``args.ranks``; end with a usage error if the axes
+        are not the program's, or not for the ranks that there are.
+
+        Args:
+            parser: of the script.
+            args: what was read; ``args.ranks`` are started where nobody says otherwise.
+            started: the ranks that there are, or that were asked for; 0: nobody says.
+        """
+        divide = args.divide
+        if divide is None:
+            divide, n = self.default, math.prod(_numbers(self.default))
+            if started not in (0, n):
+                (first, numbers), *_ = self.axes.items()
+                divide = {first: started if numbers == 1 else (started, *(1,) * (numbers - 1))}
+        self._check(parser, divide)
+        free = [name for name, size in divide.items() if size == -1]
+        known = math.prod([n for n in _numbers(divide) if n != -1])
+        ranks = started or args.ranks
+        if free:
+            # as many as there are, or some that can be started
+            ranks = max(ranks // known, 1) * known if started % known == 0 else started
+            divide = {**divide, **dict.fromkeys(free, ranks // known)}
+        else:
+            ranks = known
+        if started and (started % known if free else started != known):
+            right = max(started // known, 1) * known if free else known
+            parser.error(
+                f"{self.flag} {_text(args.divide)} is for {'a multiple of ' if free else ''}"
+                f"{known} rank{'' if known == 1 else 's'}, not {started}: "
+                f"{command(right, args.threads)}"
+            )
+        args.divide, args.ranks = divide, ranks
+
+    def _check(self, parser: Parser, divide: dict[str, Any]) -> None:
+        for name, size in divide.items():
+            if name not in self.axes:
+                parser.error(f"{self.flag}: no axis {name!r}{suggestion(name, self.axes)}")
+            if len(_numbers({name: size})) != self.axes[name]:
+                right = "x".join(["2"] * self.axes[name])
+                parser.error(
+                    f"{self.flag} {_text({name: size})}: the axis {name} is given as {name}={right}"
+                )
+
+
+def _numbers(axes: Mapping[str, Any]) -> list[int]:
+    """Return the sizes of a mesh's axes, those of grids one by one."""
+    return [n for size in axes.values() for n in (size if isinstance(size, tuple) else (size,))]
+
+
+def _text(axes: Mapping[str, Any]) -> str:
+    return ",".join(
+        [f"{name}={'x'.join(map(str, _numbers({name: size})))}" for name, size in axes.items()]
+    )
 
 
 def script(main: Callable[[Communicator, argparse.Namespace], object], parser: Parser) -> None:

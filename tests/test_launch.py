@@ -514,6 +514,86 @@ def test_threads_without_a_number_are_as_many_as_would_be_started(monkeypatch):
     assert (args.workers, args.ranks) == (3, 3)
 
 
+SWITCHES = {"--blocks RxC": "space={}", "--both RxC": "data=-1,space={}", "--batches": "data=-1"}
+
+
+def divided(flags, monkeypatch, default="", **more):
+    """What a script with --divide reads: the axes, and the ranks."""
+    monkeypatch.setattr(sys, "argv", ["train.py", *flags.split()])
+    parser = mnpar.launch.Parser("Train.", **more)
+    parser.divide("--divide --mesh -m", default, switches=SWITCHES, data=1, model=1, space=2)
+    args = parser.read()
+    assert args.threads in (None, args.ranks)
+    return args.divide, args.ranks
+
+
+DIVISIONS = {
+    "nothing": ("", {}, 1),
+    "sizes": ("--divide data=2,space=2x3", {"data": 2, "space": (2, 3)}, 12),
+    "a short name": ("-m model=3 --threads", {"model": 3}, 3),
+    "as many as are asked for": ("--mesh data=-1,model=2 --ranks 6", {"data": 3, "model": 2}, 6),
+    "as many as there are": ("--mesh data=-1 --threads 5", {"data": 5}, 5),
+    "as many as are started": ("--mesh data=-1,model=3", {"data": 1, "model": 3}, 3),
+    "more than are started": ("--mesh data=-1,model=9", {"data": 1, "model": 9}, 9),
+    "ranks, and no flag": ("--threads 3", {"data": 3}, 3),
+    "a switch": ("--batches", {"data": 4}, 4),
+    "a switch with a value": ("--blocks 2x1", {"space": (2, 1)}, 2),
+    "a switch that leaves ranks": ("--both 2x1", {"data": 2, "space": (2, 1)}, 4),
+}
+
+
+@pytest.mark.parametrize(("flags", "axes", "ranks"), DIVISIONS.values(), ids=DIVISIONS)
+def test_a_flag_says_how_ranks_divide_the_work(flags, axes, ranks, monkeypatch):
+    assert divided(flags, monkeypatch, ranks=4) == (axes, ranks)
+
+
+def test_a_division_holds_where_the_ranks_suit_it(monkeypatch):
+    both = {"data": 2, "model": 2}
+    for flags, axes, ranks in (("", both, 4), ("--threads 4", both, 4), ("-m model=2", None, 2)):
+        found = divided(flags, monkeypatch, "data=2,model=2", ranks=4)
+        assert found == (axes or {"model": 2}, ranks)
+    assert divided("--threads 3", monkeypatch, "data=2,model=2", ranks=4) == ({"data": 3}, 3)
+
+
+MISFITS = {
+    "--divide dtaa=2": "--divide: no axis 'dtaa': did you mean 'data'? There are data, model",
+    "--divide space=2": "--divide space=2: the axis space is given as space=2x2",
+    "-m data=2x2": "--divide data=2x2: the axis data is given as data=2",
+    "--divide data": "a mesh is names and sizes",
+    "--blocks 2y2": "argument --blocks: a mesh is names and sizes",
+    "--divide data=2 --batches": "not allowed with argument",
+    "--divide data=2 --threads 3": "data=2 is for 2 ranks, not 3: python train.py --divide data=2 "
+    "--threads 2",
+    "--divide model=1 --ranks 3": "--divide model=1 is for 1 rank, not 3: mpiexec -n 1 python",
+    "--both 2x2 --threads 7": "data=-1,space=2x2 is for a multiple of 4 ranks, not 7: python "
+    "train.py --both 2x2 --threads 4",
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), MISFITS.items(), ids=MISFITS)
+def test_a_division_that_does_not_fit_is_a_usage_error(flags, message, monkeypatch, capsys):
+    with pytest.raises(SystemExit) as end:
+        divided(flags, monkeypatch, ranks=4)
+    assert end.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_variable_has_the_value_of_a_flag_that_is_not_given(monkeypatch):
+    def data(*flags):
+        monkeypatch.setattr(sys, "argv", ["train.py", *flags])
+        parser = mnpar.launch.Parser("Train.")
+        parser.flag("--data", mnpar.launch.existing_folder, "files", variable="MNPAR_TEST_FOLDER")
+        return parser.read().data
+
+    assert data() is None
+    monkeypatch.setenv("MNPAR_TEST_FOLDER", "/")
+    assert data() == "/"
+    assert data("--data", "/dev") == "/dev"
+    monkeypatch.setenv("MNPAR_TEST_FOLDER", "/dev/null")
+    with pytest.raises(SystemExit):
+        data()
+
+
 def test_a_script_runs_its_program_on_thread_ranks(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["train.py", "--threads", "3", "--epoch", "7"])
     seen = []

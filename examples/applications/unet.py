@@ -10,14 +10,11 @@ to nothing.
     python examples/applications/unet.py --divide space=3x2 --threads
         ranks that are threads: needs no MPI
 
-Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges: by
-halos of the convolutions, poolings and transposed convolutions, and by the statistics of batch
-normalization, which are those of the whole batch. The network is an ordinary one, ``RULES`` and
-``mesh.cut`` divide it, and costs are the same on every mesh. (Ronneberger, Fischer and Brox,
-"U-Net", MICCAI 2015.)
+Which it is cannot be seen from a few pixels, so information has to cross the blocks' edges. The
+network (Ronneberger, Fischer and Brox, 2015) is an ordinary one, ``RULES`` and ``mesh.cut`` divide
+it, and costs are the same on every mesh.
 """
 
-import math
 from pathlib import Path
 
 import numpy as np
@@ -44,9 +41,7 @@ class Stage(mnpar.Chain):
 
 
 class UNet(mnpar.Chain):
-    """Down some scales and up again, with what was seen at each scale on the way down. It knows
-    nothing of ranks.
-    """
+    """Down some scales and up again, with what was seen on the way. It knows nothing of ranks."""
 
     def __init__(self, filters, scales):
         super().__init__()
@@ -67,150 +62,61 @@ class UNet(mnpar.Chain):
         return self.last(h)  # (N, 3, H, W)
 
 
-def pictures(n, size, rng):
-    """Images (n, 1, size, size) with circles and ellipses of one brightness on noise, and the label
-    of each pixel.
-    """
-    y, x = np.mgrid[:size, :size]
-    images = rng.normal(0, 0.15, (n, 1, size, size))
-    labels = np.zeros((n, size, size), np.int32)
-    for image, label in zip(images[:, 0], labels, strict=True):
-        for _ in range(3):
-            kind = rng.integers(1, 3)
-            radius = rng.uniform(0.09, 0.13) * size
-            ratio = 1.0 if kind == 1 else rng.uniform(2.2, 2.8)  # of the axes
-            cy, cx = rng.uniform(0.18 * size, 0.82 * size, 2)
-            turn = rng.uniform(0, np.pi)
-            u = np.cos(turn) * (x - cx) + np.sin(turn) * (y - cy)
-            v = np.cos(turn) * (y - cy) - np.sin(turn) * (x - cx)
-            near = u**2 / ratio + v**2 * ratio
-            if (label[near < (1.5 * radius) ** 2] == 0).all():  # none lies on another
-                image[near < radius**2] += 1
-                label[near < radius**2] = kind
-    return images, labels
-
-
 def main(comm, args):
-    """Train, test, draw; returns the costs."""
-    mnpar.config.dtype = np.dtype("f8")
+    """Train, test, draw."""
+    mnpar.config.dtype = np.dtype("f8")  # so that costs can be compared digit for digit
     mnpar.random.seed(args.seed)
     mesh = mnpar.Mesh(comm, **args.divide)
-    rng = np.random.default_rng(args.seed)
-    sets = [pictures(n, args.size, rng) for n in (args.train, args.test)]
-    (x, t), (x_test, t_test) = sets
-    model = mnpar.parallelize(UNet(args.filters, args.scales), mesh, RULES)
+    sets = mnpar.datasets.get_toy_segmentation(args.train, args.test, args.size, seed=args.seed)
+    (x, t), (x_test, t_test) = [mnpar.dataset.concat_examples(part[:]) for part in sets]
+    model = L.Classifier(mnpar.parallelize(UNet(args.filters, args.scales), mesh, RULES))
     adam = mnpar.optimizers.Adam(alpha=0.004)
     optimizer = mnpar.create_multi_node_optimizer(adam, mesh).setup(model)
-    costs, losses = [], []
-
-    def cost(x, t):
-        losses.append(F.softmax_cross_entropy(model(x), t))
-        return losses[-1]
-
-    if comm.is_root:
-        scales = [args.size // 2**i for i in range(args.scales + 1)]
-        print(
-            f"{args.train} images of {args.size} × {args.size}, scales {scales}, "
-            f"mesh {str(mesh) or 'of one rank'}"
-        )
+    rng = np.random.default_rng(args.seed)
     for epoch in range(1, args.epoch + 1):
-        order, total = rng.permutation(args.train), 0.0
-        for start in range(0, args.train, args.batchsize):
-            rows = order[start : start + args.batchsize]
-            mine = mesh.cut(t[rows], data=0)
-            optimizer.update(cost, mesh.cut(x[rows], data=0, space=(2, 3)), mine)
-            total += losses.pop().item() * len(mine)  # a mean over the rank's images
-        costs.append(mesh.data.allreduce(np.array(total)).item() / args.train)
+        order = rng.permutation(len(x))
+        for start in range(0, len(x), args.batchsize):
+            batch = order[start : start + args.batchsize]
+            images = mesh.cut(x[batch], data=0, space=(2, 3))
+            optimizer.update(model, images, mesh.cut(t[batch], data=0))
+        with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
+            cost = model(mesh.cut(x_test, space=(2, 3)), t_test)
         if comm.is_root:
-            print(f"epoch {epoch:3d}   cost {costs[-1]:.5f}")
-    with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
-        y = model(mesh.cut(x_test, space=(2, 3)))
-        found = (y if y.layout is None else y.gather()).array.argmax(axis=1)
+            print(f"epoch {epoch:3d}   test cost {cost.item():.5f}")
+    found = (model.y if model.y.layout is None else model.y.gather()).array.argmax(axis=1)
     if comm.is_root:
-        pairs = [(found == c, t_test == c) for c in range(len(CLASSES))]
-        each = ", ".join(
-            f"{name} {(a & b).sum() / max((a | b).sum(), 1):.3f}"
-            for name, (a, b) in zip(CLASSES, pairs, strict=True)
-        )
-        print(f"intersection over union on the test images (1: every pixel is right): {each}")
-        blocks = mesh.grid().blocks((args.size, args.size))
-        draw(*sets[1], found, costs, blocks, Path(args.out) / "unet.png")
-    return costs
+        for c, name in enumerate(CLASSES):
+            both, either = (found == c) & (t_test == c), (found == c) | (t_test == c)
+            print(f"{name}: intersection over union {both.sum() / max(either.sum(), 1):.3f}")
+        blocks = mesh.grid().blocks(t.shape[1:])
+        print(draw(x_test[:, 0], t_test, found, blocks, Path(args.out) / "unet.png"))
 
 
-def draw(images, labels, found, costs, blocks, path):
-    """Some test images, what is in them, what the network says, and the costs; thin lines are the
-    blocks' edges.
-    """
+def draw(images, labels, found, blocks, path):
+    """Draw images, below them what is in them, and what was found; lines are the blocks' edges."""
     try:
-        import matplotlib as mpl
+        from matplotlib.image import imsave
     except ImportError:
-        print("no plot: matplotlib is missing (pip install 'mnpar[examples]')")
-        return
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    n = min(5, len(images))
-    figure, axes = plt.subplots(
-        3,
-        n + 1,
-        figsize=(2 * n + 3, 6),
-        layout="constrained",
-        squeeze=False,
-        width_ratios=[1] * n + [1.6],
-    )
-    for row, (name, shown) in zip(
-        axes, {"image": images[:, 0], "truth": labels, "found": found}.items(), strict=True
-    ):
-        for ax, picture in zip(row[:n], shown, strict=False):
-            ax.imshow(
-                picture,
-                **(
-                    {"cmap": "gray"}
-                    if name == "image"
-                    else {"cmap": "viridis", "vmin": 0, "vmax": 2}
-                ),
-            )
-            ax.set(xticks=[], yticks=[])
-            for a in {box.start[0] for box in blocks} - {0}:
-                ax.axhline(a - 0.5, color="white", linewidth=0.6)
-            for b in {box.start[1] for box in blocks} - {0}:
-                ax.axvline(b - 0.5, color="white", linewidth=0.6)
-        row[0].set_ylabel(name)
-        row[n].axis("off")
-    ax = figure.add_subplot(axes[1, n].get_subplotspec())
-    ax.semilogy(np.arange(1, len(costs) + 1), costs, ".-")
-    ax.set(title="cost per pixel", xlabel="epoch")
-    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    ax.grid(alpha=0.3)
-    colours = [
-        plt.Rectangle((0, 0), 1, 1, color=mpl.colormaps["viridis"](c / 2))
-        for c in range(len(CLASSES))
-    ]
-    axes[2, n].legend(colours, CLASSES, loc="upper center")
+        return "no plot: matplotlib is missing (pip install 'mnpar[examples]')"
+    rows = np.stack([images, labels / 2, found / 2])[:, :6]  # (3, n, H, W)
+    for box in [box for box in blocks if not box.empty]:
+        rows[..., box.start[0], :] = rows[..., box.start[1]] = 1
+    picture = np.vstack([np.hstack(row) for row in rows]).repeat(3, axis=0).repeat(3, axis=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    print(f"plot: {path}")
+    imsave(path, picture, vmin=0, vmax=1)
+    return f"plot: {path}"
 
 
 def check(parser, args):
     """Refuse what does not go together."""
     if args.size < 2**args.scales:
         parser.error(f"--size {args.size} cannot be halved {args.scales} times (--scales)")
-    if args.divide is None:
-        ranks = mnpar.launch.started_ranks(args, 0) or 1
-        args.divide = {"space": (ranks, 1)} if ranks > 1 else {}
-    if unknown := [name for name in args.divide if name not in ("data", "space")]:
-        parser.error(f"--divide: there is no axis {unknown[0]} here, only data and space")
-    args.ranks = math.prod(int(n) for size in args.divide.values() for n in np.atleast_1d(size))
-    if args.ranks < 1 or np.size(args.divide.get("space", (1, 1))) != 2:
-        parser.error("--divide: sizes are numbers from 1 on, of space two, such as space=2x1")
 
 
 def flags():
     """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, ranks=1, exactly=True, check=check)
-    parser.flag("--divide", mnpar.Mesh.parse, "images into blocks, batches: space=2x2, data=2")
+    parser.divide(space=2, data=1)
     parser.flag("--size", 64, "height and width of the images", least=8)
     parser.flag("--scales", 3, "how often the size is halved", least=0)
     parser.flag("--filters", 8, "of the first scale; each has twice as many")

@@ -17,7 +17,6 @@ The images are scikit-learn's 1,797 handwritten digits; MNIST is taken instead f
 or where MNPAR_DATA says.
 """
 
-import os
 import time
 
 import numpy as np
@@ -67,10 +66,10 @@ class CNN(mnpar.Chain):
 
 def load(args):
     """x (N, 1, H, W), t (N,) to train and to test with."""
-    where = args.data or os.environ.get("MNPAR_DATA")
-    train, test = (
-        mnpar.datasets.get_mnist(ndim=3, data=where) if where else mnpar.datasets.get_digits(ndim=3)
-    )
+    if args.data:
+        train, test = mnpar.datasets.get_mnist(ndim=3, data=args.data)
+    else:
+        train, test = mnpar.datasets.get_digits(ndim=3)
     return *map(np.asarray, train.datasets), *map(np.asarray, test.datasets)
 
 
@@ -171,7 +170,5 @@ if __name__ == "__main__":
     parser.flag("--lr", 0.03, "learning rate; Nesterov's momentum is 0.9")
     parser.flag("--slices", 4, "pieces of the test images on each rank")
     parser.flag("--seed -s", mnpar.launch.seed, "of weights and orders", default=0)
-    parser.flag(
-        "--data", mnpar.launch.existing_folder, "the folder of MNIST's four IDX files, raw or .gz"
-    )
+    parser.flag("--data", mnpar.launch.existing_folder, "of MNIST's files", variable="MNPAR_DATA")
     mnpar.launch.script(main, parser)

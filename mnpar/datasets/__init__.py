@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from mnpar.datasets.toys import (
         get_synthetic_images as get_synthetic_images,
         get_toy_images as get_toy_images,
+        get_toy_segmentation as get_toy_segmentation,
     )
     from mnpar.datasets.transform_dataset import (
         BatchDataset as BatchDataset,

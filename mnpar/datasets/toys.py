@@ -85,6 +85,65 @@ def get_toy_images(
     return draw(n_train), draw(n_test)
 
 
+def get_toy_segmentation(
+    n_train: int = 96,
+    n_test: int = 24,
+    size: int = 64,
+    *,
+    dtype: DTypeLike | None = None,
+    label_dtype: DTypeLike = np.int32,
+    seed: int = 0,
+) -> tuple[Dataset, Dataset]:
+    """Return images with a few circles and ellipses of one brightness on noise, and what each pixel
+    belongs to: nothing (0), a circle (1), an ellipse (2).
+
+    Round and oblong cannot be told apart from a few pixels: a network has to see some distance.
+
+    Args:
+        n_train, n_test: how many images.
+        size: height and width, 8 or more.
+        dtype: of the images; None is ``mnpar.config.dtype``.
+        label_dtype: of the labels.
+        seed: the same seed gives the same images, on every rank.
+
+    Returns:
+        ``(train, test)`` of pairs (image (1, size, size), labels (size, size)).
+
+    Raises:
+        ValueError: a number is too small.
+
+    Example:
+        >>> from mnpar.datasets import get_toy_segmentation
+        >>> train, test = get_toy_segmentation(4, 2)
+        >>> image, labels = train[0]
+        >>> image.shape, labels.shape, int(labels.max())
+        ((1, 64, 64), (64, 64), 2)
+    """
+    _check("get_toy_segmentation", n_train=(n_train, 0), n_test=(n_test, 0), size=(size, 8))
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:size, :size]
+
+    def draw(n: int) -> TupleDataset:
+        images = rng.normal(0, 0.15, (n, 1, size, size))
+        labels = np.zeros((n, size, size), label_dtype)
+        for image, label in zip(images[:, 0], labels, strict=True):
+            for _ in range(3):
+                kind = rng.integers(1, 3)
+                radius = rng.uniform(0.09, 0.13) * size
+                ratio = 1.0 if kind == 1 else rng.uniform(2.2, 2.8)  # of the axes
+                middle_y, middle_x = rng.uniform(0.18 * size, 0.82 * size, 2)
+                turn = rng.uniform(0, np.pi)
+                u = np.cos(turn) * (x - middle_x) + np.sin(turn) * (y - middle_y)
+                v = np.cos(turn) * (y - middle_y) - np.sin(turn) * (x - middle_x)
+                away = u**2 / ratio + v**2 * ratio
+                if (label[away < (1.5 * radius) ** 2] == 0).all():  # none lies on another
+                    image[away < radius**2] += 1
+                    label[away < radius**2] = kind
+        return TupleDataset(images.astype(get_dtype(dtype)), labels)
+
+    return draw(n_train), draw(n_test)
+
+
 def get_synthetic_images(
     n_train: int = 1000,
     n_test: int = 200,

@@ -6,16 +6,26 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.datasets import get_synthetic_images, get_toy_images
+from mnpar.datasets import get_synthetic_images, get_toy_images, get_toy_segmentation
 
 
-@pytest.mark.parametrize("get", [get_toy_images, get_synthetic_images])
+@pytest.mark.parametrize("get", [get_toy_images, get_synthetic_images, get_toy_segmentation])
 def test_a_seed_gives_the_same_images(get):
     (a, t), (b, _) = get(6, 2, seed=1)[0].datasets, get(6, 2, seed=1)[0].datasets
     np.testing.assert_array_equal(a, b)
     assert (a != get(6, 2, seed=2)[0].datasets[0]).any()
     assert a.dtype == np.float32
     assert t.dtype == np.int32
+
+
+def test_pixels_of_figures_are_bright_and_labelled():
+    images, labels = get_toy_segmentation(40, 0, size=32)[0].datasets
+    assert images.shape == (40, 1, 32, 32)
+    assert labels.shape == (40, 32, 32)
+    assert sorted(set(labels.ravel().tolist())) == [0, 1, 2]
+    bright = images[:, 0]
+    assert abs(bright[labels == 0].mean()) < 0.02
+    assert abs(bright[labels > 0].mean() - 1) < 0.02
 
 
 def test_an_ellipse_is_longer_than_a_circle_of_the_same_area():

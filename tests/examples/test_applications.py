@@ -32,13 +32,13 @@ def _alone(monkeypatch):
 
 
 def printed(module, main, flags, ranks, capsys, monkeypatch):
-    """What rank 0 prints, without the first line, which says how many ranks there are."""
+    """What rank 0 prints."""
     monkeypatch.setattr(
         sys, "argv", ["example", *flags, *(["--threads", str(ranks)] if ranks > 1 else [])]
     )
     args = module.flags().read()
     mnpar.run(main, ranks=ranks, args=(args,))
-    return capsys.readouterr().out.split("\n")[1:]
+    return capsys.readouterr().out
 
 
 # ---- U-Net ----
@@ -64,7 +64,7 @@ def test_a_u_net_prints_the_same_costs_on_every_mesh(tmp_path, capsys, monkeypat
     ]
     one = printed(unet, unet.main, flags, 1, capsys, monkeypatch)
     assert (tmp_path / "unet.png").read_bytes().startswith(PNG)
-    monkeypatch.setattr(unet, "draw", lambda *args: print(f"plot: {tmp_path / 'unet.png'}"))
+    monkeypatch.setattr(unet, "draw", lambda *args: f"plot: {tmp_path / 'unet.png'}")
     for axes, ranks in (("space=2x2", 4), ("space=3x1", 3), ("data=2,space=1x2", 4)):
         assert (
             printed(unet, unet.main, [*flags, "--divide", axes], ranks, capsys, monkeypatch) == one

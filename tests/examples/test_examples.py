@@ -387,8 +387,9 @@ OF_PYTHON = {
         "--mesh pipe=6 --threads": "4 layers cannot be cut into 6 stages: python "
         f"{EXAMPLES}/transformer_lm.py --mesh pipe=6 --threads 6 --blocks 4",
         "--mesh data": "a mesh is names and sizes",
-        "--mesh dtaa=2": "there is no axis dtaa here, only data, pipe, model, sequence",
-        "--mesh data=-1": "-1 needs ranks that are there already",
+        "--mesh dtaa=2": "no axis 'dtaa': did you mean 'data'? There are data, pipe, model",
+        "--mesh data=-1,model=2 --threads 3": "data=-1,model=2 is for a multiple of 2 ranks, not 3",
+        "--mesh data=2x2": "--divide data=2x2: the axis data is given as data=2",
         "--mesh data=-1,model=-1": "one axis of a mesh may be -1",
         "--schedule 2f2b": "invalid choice: '2f2b'",
     },
@@ -400,10 +401,11 @@ OF_PYTHON = {
     },
     "applications/unet": {
         "--size 8 --scales 4": "--size 8 cannot be halved 4 times",
-        "--divide space=2x2 --threads 3": "made for 4 ranks, not 3",
-        "--divide space=2": "of space two",
-        "--divide data=-1": "sizes are numbers from 1 on",
-        "--divide model=2": "no axis model here",
+        "--divide space=2x2 --threads 3": "--divide space=2x2 is for 4 ranks, not 3: python "
+        f"{EXAMPLES}/applications/unet.py --divide space=2x2 --threads 4\n",
+        "--divide space=2": "the axis space is given as space=2x2",
+        "--divide data=0": "a mesh is names and sizes",
+        "--divide model=2": "no axis 'model'; there are space, data",
     },
     "applications/halo_diffusion": {
         "--grid 2y2": "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'",
@@ -445,10 +447,10 @@ OF_PYTHON = {
     "seeds/seq2seq_model_parallel": {"--longest 2": "--longest is at least 3, not 2"},
     "seeds/neon_cnn": {
         "--datapar --modelpar": "not allowed with argument",
-        "--halopar 4": "images have two axes: RxC, not 4",
-        "--halopar 2x2 --threads 3": "3 ranks do not suit blocks of 2x2",
-        "--halodatapar 2x2 --threads 6": "6 ranks do not suit blocks of 2x2",
-        "--threads 2": "2 ranks do not suit a run without a switch",
+        "--halopar 4": "--divide space=4: the axis space is given as space=2x2",
+        "--halopar 2x2 --threads 3": "--divide space=2x2 is for 4 ranks, not 3",
+        "--halodatapar 2x2 --threads 6": "data=-1,space=2x2 is for a multiple of 4 ranks, not 6",
+        "--halopar 2y2": "a mesh is names and sizes",
         "--images mnist": "--images mnist needs --data DIR",
         "--data /dev/null": "--data: there is no folder /dev/null",
         "--epoch 0": "--epoch is at least 1, not 0",

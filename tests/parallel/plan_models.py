@@ -146,7 +146,6 @@ def learn(comm, kind, axes, rules, steps=3, **options):
         mnpar.optimizers.Adam(0.01, eps=1e-4),
         mesh,
         axes=summed,
-        samples=lambda *args: args[-1].size,
         check=1,
     ).setup(model)
     losses, found = [], {}

@@ -11,7 +11,7 @@ from mnpar.communicators.communicator import described, require_communicator
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.data.placement import Placement
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
-from mnpar.parallel.data.samples import samples_of
+from mnpar.parallel.data.samples import positions_of, samples_of
 from mnpar.parallel.data.sync import GradientSync
 from mnpar.parallel.mesh import Mesh
 
@@ -62,6 +62,8 @@ def create_multi_node_optimizer(
         samples: called with the arguments of the loss function: how many samples its loss is the
             mean of. By default the length of the first argument that has one; of a list of arrays,
             the number of sequences, or of rows of all; a list that can be either is an error.
+            Where ranks have parts of sequences, ``axes=("data", "sequence")``, it is the number of
+            positions: rows times columns of the first array that has both.
         sharded: each rank keeps the optimizer's state of its share of the parameters only, and
             steps with that: the states take 1/P of the memory, and as much is sent. All ranks save
             and load together then.
@@ -94,7 +96,10 @@ def create_multi_node_optimizer(
     """
     placement = None
     if isinstance(communicator, Mesh):
-        placement = Placement(communicator, (axes,) if isinstance(axes, str) else axes)
+        axes = (axes,) if isinstance(axes, str) else axes
+        if samples is samples_of and "sequence" in axes:
+            samples = positions_of  # parts of sequences have different lengths
+        placement = Placement(communicator, axes)
         communicator = placement.data
     elif axes != "data":
         raise ValueError(

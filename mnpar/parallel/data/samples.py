@@ -49,6 +49,21 @@ def samples_of(*args: Any, **kwds: Any) -> float:
     return SampleCounter().count(args, kwds)
 
 
+def positions_of(*args: Any, **kwds: Any) -> float:
+    """Return how many positions of sequences the arguments of a loss function hold: rows times
+    columns of the first array that has both, and else its samples.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.parallel.data.samples import positions_of
+        >>> positions_of(np.zeros((5, 3), int)), positions_of(np.zeros((5, 3, 8)))
+        (15, 15)
+    """
+    shapes = [getattr(arg, "shape", None) or () for arg in (*args, *kwds.values())]
+    found = next((shape for shape in shapes if len(shape) > 1), None)
+    return samples_of(*args, **kwds) if found is None else int(found[0] * found[1])
+
+
 class SampleCounter:
     """Counts the samples of one model's batches, and remembers how lists were to be read.
 

@@ -6,7 +6,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.parallel.data.samples import SampleCounter, samples_of
+from mnpar.parallel.data.samples import SampleCounter, positions_of, samples_of
 
 X, T = np.ones((5, 3)), np.zeros(5, int)
 SEQUENCES = [np.ones((n, 3)) for n in (4, 2, 6)]
@@ -61,6 +61,38 @@ def test_what_can_be_read_in_two_ways_is_an_error_where_it_matters(args):
         samples_of(*args)
     assert SampleCounter(strict=False).count(args, {}) == len(args[0])
     assert SampleCounter(lambda *args: 7).count(args, {}) == 7
+
+
+def test_positions_are_those_of_the_first_sequences():
+    x, t = np.zeros((5, 3), int), np.zeros((5, 4), int)
+    assert positions_of(x, t) == positions_of(np.zeros(5), x=x) == 15
+    assert positions_of(np.zeros((2, 3, 8)), t) == 6
+    assert positions_of(np.zeros((2, 0)), t) == 0
+    assert positions_of(np.zeros(7)) == 7
+
+
+@pytest.mark.ranks(2, 3, 4)
+@pytest.mark.parametrize("axes", [("data", "sequence"), "sequence"], ids=str)
+def test_parts_of_sequences_of_any_length_count_their_positions(comm, axes):
+    """Sequences of 5 positions, which no number of ranks divides."""
+    rng = np.random.default_rng(0)
+    x, t = rng.standard_normal((3, 5, 2)), rng.standard_normal((3, 5, 1))
+
+    def learn(ranks):
+        model = L.Linear(2, 1, initialW=np.ones((1, 2)), initial_bias=np.ones(1))
+        mesh = mnpar.Mesh(ranks, sequence=ranks.size)
+        optimizer = mnpar.create_multi_node_optimizer(
+            mnpar.optimizers.SGD(0.1), mesh, axes=axes
+        ).setup(model)
+        optimizer.update(
+            lambda x, t: F.mean_squared_error(model(x, 2), t),
+            *[mesh.cut(a, data=0, sequence=1) for a in (x, t)],
+        )
+        return model.W.array
+
+    with mnpar.using_config("dtype", np.dtype("f8")):
+        alone = learn(mnpar.create_communicator("self"))
+        np.testing.assert_allclose(learn(comm), alone, rtol=1e-12)
 
 
 def test_a_list_is_read_as_in_the_batches_before():
