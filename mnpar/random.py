@@ -111,6 +111,10 @@ def spawn(n: int) -> list[np.random.Generator]:
     """Return new Generators, independent of the calling rank's and of each other, and reproducible
     where it is.
 
+    The rank's own stream stays where it is. So the orders of examples, which some ranks draw and
+    others do not, come from here: what a rank draws afterwards, such as initial weights of which
+    each rank keeps a part, does not depend on them.
+
     Args:
         n: how many.
 

@@ -11,6 +11,13 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.datasets import scatter_dataset, split_dataset_random
+from mnpar.iterators import (
+    MultithreadIterator,
+    SerialIterator,
+    create_multi_node_iterator,
+    create_synchronized_iterator,
+)
 
 
 def drawn(comm):
@@ -245,3 +252,31 @@ def test_only_the_rank_that_seeds_numpy_is_seeded():
 
     assert mnpar.run(program, ranks=3)[0] != mnpar.run(program, ranks=3)[0]
     assert mnpar.run(program, ranks=3)[1] == mnpar.run(program, ranks=3)[1]
+
+
+ORDERS = {  # what draws the orders of examples, on some ranks or on all
+    "scatter_dataset": lambda comm: scatter_dataset(
+        range(9) if comm.rank == 0 else None, comm, shuffle=True
+    ),
+    "a synchronized iterator": lambda comm: create_synchronized_iterator(
+        SerialIterator(range(9), 3), comm
+    ),
+    "a multi-node iterator": lambda comm: create_multi_node_iterator(
+        SerialIterator(range(9), 3) if comm.rank == 0 else None, comm
+    ),
+    "a split on one rank": lambda comm: comm.rank or split_dataset_random(range(9), 5),
+    "a thread iterator on one rank": lambda comm: (
+        comm.rank or MultithreadIterator(range(9), 3).finalize()
+    ),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_generators_that_are_alike_stay_alike_when_some_ranks_draw_orders(order):
+    def program(comm):
+        mnpar.random.seed(3)
+        ORDERS[order](comm)
+        return mnpar.random.generator().integers(2**32)
+
+    mnpar.random.seed(3)
+    assert mnpar.run(program, ranks=3) == [mnpar.random.generator().integers(2**32)] * 3

@@ -89,8 +89,9 @@ def scatter_dataset(
         comm: the ranks that share the data set; all call this.
         root: the rank whose arguments count.
         shuffle: whether the examples are reordered before they are cut.
-        seed: of the reordering (Chainer's order for the same seed); None draws from the root's
-            generator (:func:`mnpar.random.seed`).
+        seed: of the reordering (Chainer's order for the same seed); None draws from a generator
+            spawned from the root's (:func:`mnpar.random.spawn`), so that ranks whose generators are
+            alike stay so.
         max_buf_len: ChainerMN's; must be positive, any size goes.
         force_equal_length: True, ChainerMN's default: every rank gets ceil(n / P) examples, some
             are on two ranks (``n_duplicates``, ``without_duplicates()``), which an evaluation over

@@ -13,7 +13,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.dataset.mixin import Dataset, DatasetMixin, check_dataset
-from mnpar.random import generator
+from mnpar.random import spawn
 
 
 class SubDataset(DatasetMixin):
@@ -96,7 +96,8 @@ def split_dataset_random(
         dataset: the whole.
         first_size: how many examples the first part gets.
         seed: the same seed gives the same split on every rank (and in Chainer); None draws from the
-            rank's own generator (:func:`mnpar.random.seed`): ranks then may split differently.
+            rank's own generator (:func:`mnpar.random.seed`), without moving it: ranks then may
+            split differently.
 
     Raises:
         ValueError: ``first_size`` is out of range.
@@ -215,12 +216,10 @@ def get_cross_validation_datasets_random(
 
 
 def permutation(n: int, seed: int | None) -> Array:
-    """0 … n - 1 in an order drawn from Chainer's ``RandomState(seed)`` or, without a seed, from the
-    rank's generator.
+    """0 … n - 1 in an order drawn from Chainer's ``RandomState(seed)`` or, without a seed, from a
+    generator spawned from the rank's.
     """
-    return (
-        generator().permutation(n) if seed is None else np.random.RandomState(seed).permutation(n)
-    )
+    return (spawn(1)[0] if seed is None else np.random.RandomState(seed)).permutation(n)
 
 
 class ResampleDataset(DatasetMixin):

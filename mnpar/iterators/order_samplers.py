@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.random import generator
+from mnpar.random import spawn
 from mnpar.serializer import AbstractSerializer, Deserializer, Serializer
 
 # bytes for a generator's state as text: numpy's largest, the Mersenne twister's, takes 8 KB
@@ -36,8 +36,8 @@ class ShuffleOrderSampler:
 
     Args:
         random_state: a numpy RandomState or Generator, or a seed; ``RandomState(seed)`` gives the
-            orders that Chainer draws from it. None: a generator seeded from the rank's
-            (:func:`mnpar.random.seed`).
+            orders that Chainer draws from it. None: a generator spawned from the rank's
+            (:func:`mnpar.random.spawn`).
 
     Example:
         >>> import numpy as np
@@ -50,7 +50,7 @@ class ShuffleOrderSampler:
         self, random_state: np.random.RandomState | np.random.Generator | int | None = None
     ) -> None:
         if random_state is None:
-            random_state = np.random.default_rng(int(generator().integers(2**63)))
+            [random_state] = spawn(1)
         elif isinstance(random_state, int | np.integer):
             random_state = np.random.default_rng(random_state)
         self._random = random_state

@@ -68,8 +68,6 @@ class ReadAheadIterator(SerialIterator):
         # calls stop of the readers, at the latest when the iterator or the program ends
         self._stop: Any = None
         super().__init__(dataset, batch_size, repeat, shuffle, order_sampler)
-        # spawning leaves the rank's generator where it is: what is drawn after this does not depend
-        # on the kind of iterator
         self._seed = int(mnpar.random.spawn(1)[0].integers(2**63))
 
     def _make_readers(self) -> Readers:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar.communicators.communicator import require_communicator
 from mnpar.iterators.order_samplers import ShuffleOrderSampler
-from mnpar.random import generator
+from mnpar.random import spawn
 
 if TYPE_CHECKING:
     from mnpar.communicators import Communicator
@@ -30,7 +30,7 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
 
     Returns:
         ``actual_iterator``, reset; its order sampler draws from ``RandomState(seed)`` with a seed
-        of rank 0's generator (:func:`mnpar.random.seed`).
+        of a generator spawned from rank 0's (:func:`mnpar.random.spawn`).
 
     Raises:
         ValueError: on every rank, if an iterator has no ``order_sampler``, some shuffle or repeat
@@ -49,9 +49,7 @@ def create_synchronized_iterator(actual_iterator: Any, communicator: Communicato
     require_communicator(
         communicator, "create_synchronized_iterator(actual_iterator, communicator)"
     )
-    # drawn on all ranks, of which rank 0's counts: generators that are alike stay so, as divided
-    # layers that are made later need them
-    seed = int(generator().integers(2**32))
+    seed = int(spawn(1)[0].integers(2**32))  # on all ranks, of which rank 0's counts
     described = communicator.allgather_obj((seed, _describe(actual_iterator)))
     ranks = [description for _, description in described]
     for rank, description in enumerate(ranks):

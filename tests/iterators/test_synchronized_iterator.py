@@ -37,15 +37,6 @@ def test_the_order_follows_rank_zeros_generator():
     assert orders(5) != orders(6)
 
 
-def test_generators_that_were_alike_stay_alike():
-    def program(comm):
-        mnpar.random.seed(3)
-        create_synchronized_iterator(SerialIterator(range(30), 30), comm)
-        return mnpar.random.generator().integers(2**32)
-
-    assert len(set(mnpar.run(program, ranks=3))) == 1
-
-
 def test_an_iterator_that_was_used_starts_again():
     def program(comm):
         iterator = SerialIterator(range(10), 3)
