@@ -516,11 +516,11 @@ def _classes(tables: list[_Table], world: Ranks) -> tuple[list[list[Hashable]], 
     return classes, ambiguous
 
 
-def is_due(t: int) -> bool:
-    """Return whether copies are compared in the update after so many: after 0, 1, 2, 4 … and then
-    every hundredth; in debug mode always.
+def is_due(t: int, every: int = 100) -> bool:
+    """Return whether copies are compared in the update after ``t`` others: after 0, 1, 2, 4 … and
+    then every so many; in debug mode always.
     """
-    return not t % 100 or (t < 100 and not t & (t - 1)) or is_debugging()
+    return not t % every or (t < every and not t & (t - 1)) or is_debugging()
 
 
 def square(g: Array | None) -> Any:

@@ -827,10 +827,10 @@ MESSAGES = {
     "copies that drift on a grid": Message(
         copies_that_drift_on_a_grid,
         MismatchError,
-        "rank …, LINE: the Parameter W (2, 1, 3, 3) has other values on other ranks of "
-        "SpatialGrid((2, 1), …), which use it for parts of one array: they were the same before",
-        "All ranks call cleargrads, backward and the optimizer's update equally often and in one "
-        "order, with the same hooks and hyperparameters",
+        "copy_to at LINE: its input, which depends on W (2, 1, 3, 3), is … numbers, … in all, on "
+        "rank 0 and … on rank 1 of",
+        "let all ranks call cleargrads, backward and update equally often, in one order, with the "
+        "same hooks and hyperparameters",
         ranks=2,
         on="both",
     ),

@@ -25,7 +25,6 @@ import numpy as np
 from mnpar import backend, lazy
 from mnpar.backend import Array
 from mnpar.communicators.wire import number_of_whole
-from mnpar.configuration import is_recording
 from mnpar.errors import LayoutError, MismatchError, listed
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import split_axis
@@ -56,11 +55,6 @@ _TEXT = 252  # bytes of a layout's description that ranks compare, and show, bes
 _BEGAN_APART = (
     "give all ranks one seed before the model is made (mnpar.random.seed), or rank 0's values "
     "(comm.bcast_data(model))"
-)
-_DRIFTED = (
-    "they were the same before, so some ranks have changed theirs in another way. All ranks call "
-    "cleargrads, backward and the optimizer's update equally often and in one order, with the same "
-    "hooks and hyperparameters"
 )
 
 
@@ -346,42 +340,30 @@ class GridLayout:
         self.grid.agreed[key] = None
 
     def check_same(self, *params: Any) -> None:
-        """Check that all ranks have the same values of Parameters: when the grid meets one for the
-        first time, and while gradients are recorded at the uses 2, 4, 8 … and each hundredth.
+        """Check that all ranks have the same values of Parameters, when the grid meets one for the
+        first time. (Copies that drift apart later are found where ``copy_to`` takes them.)
 
         Raises:
             MismatchError: they differ; on all ranks.
         """
-        if self.grid.comm.size == 1:
-            return
         seen = self.grid.seen
-        due: list[tuple[Parameter, int]] = []
-        for param in params:
-            if not isinstance(param, Parameter):
-                continue
-            known, uses = seen.get(id(param), (None, 0))
-            if known is None or known() is not param:
-                uses = 0
-            elif not is_recording():
-                continue
-            uses += 1
-            if uses & (uses - 1) == 0 or uses % 100 == 0:
-                due.append((param, uses))
-            else:
-                seen[id(param)] = ref(param), uses
-        if not due:
+        new = [
+            p
+            for p in params
+            if isinstance(p, Parameter) and ((known := seen.get(id(p))) is None or known() is not p)
+        ]
+        if self.grid.comm.size == 1 or not new:
             return
-        digests = [zlib.crc32(backend.to_device(-1, p.array).tobytes()) for p, _ in due]
+        digests = [zlib.crc32(backend.to_device(-1, p.array).tobytes()) for p in new]
         every = self.grid.comm.allgather(np.array(digests))
-        for i, (param, uses) in enumerate(due):
+        for i, param in enumerate(new):
             if len({int(row[i]) for row in every}) > 1:
                 raise MismatchError(
                     f"rank {self.grid.comm.rank}, {call_site()}: the Parameter "
                     f"{param.name or ''} {param.shape} has other values on other ranks of "
-                    f"{self.grid}, which use it for parts of one array: "
-                    + (_BEGAN_APART if uses == 1 else _DRIFTED)
+                    f"{self.grid}, which use it for parts of one array: {_BEGAN_APART}"
                 )
-            seen[id(param)] = ref(param), uses
+            seen[id(param)] = ref(param)
 
     def labels(self, who: str, t: Any, axis: int | None) -> tuple[Array, Callable[[Any], Any]]:
         """Return the labels of this rank's part, and a function that sums a count over the ranks.

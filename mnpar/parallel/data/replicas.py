@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from mnpar import backend
 from mnpar.communicators.communicator import require_communicator
 from mnpar.communicators.replication import broadcast_persistents, initialize_alike
-from mnpar.configuration import is_debugging
 from mnpar.link import Link
 from mnpar.optimizers.flat_buffers import FlatBuffers
+from mnpar.optimizers.model_holders import is_due
 from mnpar.optimizers.parameter_cache import ParameterCache
 from mnpar.parallel.data.consistency import (
     NO_DIGEST,
@@ -186,10 +186,8 @@ class ReplicaSet:
     # ---- whether they are still equal ----
 
     def is_due(self, t: int) -> bool:
-        """Return whether values are compared after so many updates: after 1, 2, 4 … and then every
-        so many; in debug mode always.
-        """
-        return not t % self.every or (t <= self.every and not t & (t - 1)) or is_debugging()
+        """Return whether values are compared after so many updates."""
+        return is_due(t, self.every)
 
     def compares(self, t: int) -> bool:
         """Return whether they are compared in the update after so many."""
