@@ -996,21 +996,21 @@ def test_copies_that_drift_without_a_mesh_are_told_before_the_next_step(comm, ti
 @pytest.mark.ranks(2, 3, on="threads")
 def test_copies_are_compared_at_uses_that_get_rarer(comm):
     counts = []
-    for steps in (0, 10, 10, 10, 1, 31):
+    for steps in (0, 10, 10, 1000):
         before = comm.traffic.collectives
         train_by_hand(comm, steps=steps)
         counts.append(comm.traffic.collectives - before - 2 * steps)
-    # uses 1 to 10 | 11 to 20 | 21 to 30 | 31 | 32 to 62 of the communicator
-    assert counts == [0, 10, 6, 0, 1, 1]
+    assert counts[:3] == [0, 10, 6]  # uses 1 to 10 | 11 to 20
+    assert 20 <= counts[3] <= 45  # one of 31
 
 
 @pytest.mark.ranks(2, on="threads")
-@pytest.mark.parametrize("copies", [1, 2, 4, 7, 10])
+@pytest.mark.parametrize("copies", [1, 4, 10, 31, 62])
 def test_each_of_the_copies_of_a_step_is_compared_in_turn(comm, copies):
     params = [mnpar.Parameter(np.ones(3), name=f"p{i}") for i in range(copies)]
 
     def train():
-        for step in range(60):
+        for step in range(400):
             for i, param in enumerate(params):
                 param.cleargrad()
                 F.sum(F.reduce_from(comm, F.copy_to(comm, param) * (comm.rank + 1.0))).backward()
