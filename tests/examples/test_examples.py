@@ -294,7 +294,7 @@ def test_the_ensemble_is_better_than_its_mean_member_and_97_percent_right(
 
 
 def test_the_translator_translates(tmp_path):
-    flags = ["--epoch", "6", "--longest", "4", "--out", str(tmp_path)]
+    flags = ["--epoch", "8", "--longest", "4", "--out", str(tmp_path)]
     text = output(2, "seeds/seq2seq_model_parallel", flags)
     right, of = map(
         int, re.search(r"^(\d+) of (\d+) words are written backwards", text, re.M).groups()
