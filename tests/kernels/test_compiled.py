@@ -28,6 +28,7 @@ from mnpar.variable import Variable, grad
 needs_numba = pytest.mark.skipif(
     not compiler.is_installed(), reason="numba is not installed: a second run in .ci/run has it"
 )
+SPOKEN = np.array([[1, 1, 3, 4, 5], [0, 1, 3, 6, 6], [0, 1, 3, 0, 1], [4, 4, 4, 4, 4]])
 LABELS = np.random.default_rng(3).integers(0, 7, 2000)
 
 
@@ -283,6 +284,27 @@ FUNCTIONS = {
     "attention of few values": (
         lambda v, q, k: F.scaled_dot_product_attention(100 * q, k, v),
         *[(3, 12, 8)] * 3,
+    ),
+    "CTC": (
+        lambda x: F.connectionist_temporal_classification(x, SPOKEN, 2, reduce="no"),
+        (13, 4, 7),
+    ),
+    "CTC, of other lengths": (
+        lambda x: F.connectionist_temporal_classification(
+            x, SPOKEN, 2, np.array([13, 1, 6, 9]), np.array([5, 0, 1, 3]), "no"
+        ),
+        (13, 4, 7),
+    ),
+    "CTC, too few steps": (
+        lambda x: F.minimum(
+            F.connectionist_temporal_classification(x, SPOKEN, 2, reduce="no"),
+            np.full(4, 100.0, x.dtype),
+        ),
+        (6, 4, 7),
+    ),
+    "CTC, no labels": (
+        lambda x: F.connectionist_temporal_classification(x, SPOKEN[:, :0], 2, reduce="no"),
+        (6, 4, 7),
     ),
     "maxout": (lambda x: F.maxout(x, 5), (20, 60)),
     "scale": (F.scale, (5, 6, 30), (6,)),

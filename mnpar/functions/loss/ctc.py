@@ -2,16 +2,11 @@
 aligned to the steps.
 
 A path assigns a label or the blank to each step; without repetitions and then without blanks it is
-the sequence of labels. The paths of L labels go through the 2 L + 1 states blank, label, blank, …,
-blank: at each step they stay, or go on by one state or (between different labels) by two. The
-forward-backward algorithm sums over all paths, in logarithms: α over the paths up to a state, β
-over the paths from it on. α + β gives the probability of each state at each step, and with it the
-gradient.
+the sequence of labels. kernels/ctc.py sums over all paths.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,49 +21,10 @@ from mnpar.functions.array.joining import concat, stack
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.reduction import logsumexp, mean
 from mnpar.functions.node import GenericFunction, array_of, check_option, show_shapes
+from mnpar.kernels import softmax as kernels
+from mnpar.kernels.ctc import NEVER, States, sum_paths, sum_paths_gradient
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.variable import Variable, as_variable, grad
-
-NEVER = -1e30  # the logarithm of 0, with which one can calculate
-
-
-@dataclass(frozen=True)
-class States:
-    """The S = 2 L + 1 states of each sample's labels."""
-
-    path: Array  # (N, S), the symbol of each state
-    skip: Array  # (N, S), whether the state can be reached from two before
-    steps: Array  # (N,), how many steps count
-    ends: Array  # (N,), 2 l: where the path of l labels ends (or one before)
-    shortest: int  # the smallest of steps
-
-    def first(self) -> Array:
-        """(N, S): where a path may begin."""
-        S = backend.get_array_module(self.path).arange(self.path.shape[1])
-        return (S < 2) & (self.ends[:, None] >= S)
-
-    def last(self) -> Array:
-        """(N, S): where a path may end."""
-        S = backend.get_array_module(self.path).arange(self.path.shape[1])
-        return (self.ends[:, None] >= S) & (self.ends[:, None] - 1 <= S)
-
-    def index(self, T: int) -> tuple[Array, Array, Array]:
-        """Picks each state's symbol out of (T, N, C)."""
-        xp = backend.get_array_module(self.path)
-        return xp.arange(T)[:, None, None], xp.arange(len(self.path))[:, None], self.path
-
-
-def _log_sum(xp: ArrayModule, a: Array, b: Array, c: Array) -> Array:
-    """log(eᵃ + eᵇ + eᶜ), by fewer and faster passes than ``logaddexp`` makes."""
-    top = xp.maximum(a, b)
-    xp.maximum(top, c, out=top)
-    total = xp.zeros_like(top)
-    for x in (a, b, c):
-        d = x - top
-        total += xp.exp(d, out=d)
-    xp.log(total, out=total)
-    total += top
-    return total
 
 
 class CTC(GenericFunction):
@@ -80,25 +36,9 @@ class CTC(GenericFunction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         xp = backend.get_array_module(x)
-        states = self.states
-        z = upcast_halves(x)
-        z = z - z.max(axis=2, keepdims=True) if z.size else z
-        self.log_y = z - xp.log(xp.exp(z).sum(axis=2, keepdims=True))
-        picked = self.log_y[states.index(len(x))]  # (T, N, S)
-        T, N, S = picked.shape
-        self.alpha = xp.full((T, N, S + 2), NEVER, picked.dtype)  # with two states before the first
-        never = xp.where(states.skip, 0, NEVER).astype(picked.dtype)
-        self.alpha[0, :, 2:] = xp.where(states.first(), picked[0], NEVER)
-        for t in range(1, T):
-            old = self.alpha[t - 1]
-            new = self.alpha[t, :, 2:]
-            xp.add(_log_sum(xp, old[:, 2:], old[:, 1:-1], old[:, :-2] + never), picked[t], out=new)
-            if t >= states.shortest:
-                new[...] = xp.where((t < states.steps)[:, None], new, old[:, 2:])
-        ends = xp.where(states.last(), self.alpha[-1, :, 2:], NEVER)
-        top = ends.max(axis=1, keepdims=True)
-        self.log_p = (top + xp.log(xp.exp(ends - top).sum(axis=1, keepdims=True)))[:, 0]
-        return xp.where(self.log_p < NEVER / 2, np.inf, -self.log_p).astype(x.dtype)
+        self.log_y = kernels.log_softmax(upcast_halves(x), 2)
+        self.alpha, self.log_p = sum_paths(self.log_y, self.states)
+        return xp.where(self.log_p < NEVER / 2, np.inf, -self.log_p).astype(x.dtype, copy=False)
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
@@ -107,41 +47,8 @@ class CTC(GenericFunction):
         return lambda: self._vjp(x, array_of(gy))
 
     def _vjp(self, x: Array, gy: Array) -> Array:
-        """softmax(x) minus the probability of each symbol at each step, given the labels; 0 for
-        labels without a path.
-        """
-        xp = backend.get_array_module(x)
-        states = self.states
-        T = len(x)
-        share = self._shares(xp)
-        gx = xp.exp(self.log_y)
-        steps = xp.arange(T)[:, None]
-        rows = xp.arange(len(states.path))
-        # the symbols of one state differ in their samples, so nothing is added twice
-        for s in range(share.shape[2]):
-            gx[steps, rows, states.path[:, s]] -= share[:, :, s]
-        counts = (steps < states.steps) & (self.log_p > NEVER / 2)  # (T, N)
-        result: Array = (gx * (counts * upcast_halves(gy))[:, :, None]).astype(x.dtype)
-        return result
-
-    def _shares(self, xp: ArrayModule) -> Array:
-        """(T, N, S): the probability of each state at each step."""
-        states, picked = self.states, self.log_y[self.states.index(len(self.log_y))]
-        T, N, S = picked.shape
-        last = xp.where(states.last(), 0, NEVER).astype(picked.dtype)
-        never = xp.full((N, S), NEVER, picked.dtype)  # of leaving a state by two
-        never[:, :-2] = xp.where(states.skip[:, 2:], 0, NEVER)
-        ahead = xp.full((N, S + 2), NEVER, picked.dtype)  # with two states after the last
-        shares, beta = self.alpha[:, :, 2:] - self.log_p[:, None], last
-        shares[-1] += last
-        for t in range(T - 2, -1, -1):
-            xp.add(beta, picked[t + 1], out=ahead[:, :S])
-            beta = _log_sum(xp, ahead[:, :-2], ahead[:, 1:-1], ahead[:, 2:] + never)
-            if t + 1 >= states.shortest:
-                beta = xp.where((t + 1 < states.steps)[:, None], beta, last)
-            shares[t] += beta
-        xp.minimum(shares, 0, out=shares)
-        return xp.exp(shares, out=shares)
+        found = sum_paths_gradient(self.log_y, self.states, self.alpha, self.log_p, gy)
+        return found.astype(x.dtype, copy=False)
 
     def _recorded(self, x: Variable, gy: Variable | Array) -> Any:
         """The gradient by differentiable functions of mnpar, step by step: slower, but
@@ -231,7 +138,16 @@ def connectionist_temporal_classification(
     T, N, C = x.shape
     steps = _lengths(name, "input_length", input_length, x.xp, N, 1, T)
     counts = _lengths(name, "label_length", label_length, x.xp, N, 0, labels.shape[1])
-    y = CTC(_states(name, x.xp, labels, blank_symbol, steps, counts, C)).apply((x,))[0]
+    counted = labels if label_length is None else _counted(x.xp, labels, counts)
+    if not 0 <= blank_symbol < C or (
+        (counted.size and not 0 <= int(counted.min()) <= int(counted.max()) < C)
+        or bool((counted == blank_symbol).any())
+    ):
+        raise ValueError(
+            f"{name}: blank_symbol = {blank_symbol} and the labels that count are different "
+            f"numbers from 0 to {C - 1}"
+        )
+    y = CTC(States(labels, blank_symbol, steps, counts)).apply((x,))[0]
     return y if reduce == "no" else mean(y)
 
 
@@ -244,26 +160,15 @@ def _lengths(
     low: int,
     high: int,
 ) -> Array:
-    counts = xp.full(N, high) if lengths is None else xp.asarray(array_of(lengths))
+    if lengths is None:
+        return xp.full(N, high)
+    counts = xp.asarray(array_of(lengths))
     if counts.shape != (N,) or (N and not low <= int(counts.min()) <= int(counts.max()) <= high):
         raise ValueError(f"{name}: {what} = {counts} is not {N} numbers from {low} to {high}")
     return counts
 
 
-def _states(
-    name: str, xp: ArrayModule, labels: Array, blank: int, steps: Array, counts: Array, C: int
-) -> States:
-    N, L = labels.shape
-    used = xp.arange(L) < counts[:, None]
-    if not 0 <= blank < C or bool(
-        (used & ((labels < 0) | (labels >= C) | (labels == blank))).any()
-    ):
-        raise ValueError(
-            f"{name}: blank_symbol = {blank} and the labels that count are different numbers "
-            f"from 0 to {C - 1}"
-        )
-    path = xp.full((N, 2 * L + 1), blank, "i8")
-    path[:, 1::2] = xp.where(used, labels, blank)
-    skip = xp.zeros(path.shape, bool)
-    skip[:, 2:] = (path[:, 2:] != blank) & (path[:, 2:] != path[:, :-2])
-    return States(path, skip, steps, 2 * counts, int(steps.min()) if N else 0)
+def _counted(xp: ArrayModule, labels: Array, counts: Array) -> Array:
+    """The labels that count, one after the other."""
+    found: Array = labels[xp.arange(labels.shape[1]) < counts[:, None]]
+    return found
