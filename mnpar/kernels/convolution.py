@@ -3,12 +3,13 @@
 * Images, one group: Winograd's method where that needs less time (winograd_loops.py), else
   direct.py; the transpose as products that are added up (column_loops.py) where that needs fewer
   products.
-* As many groups as channels: depthwise.py.
+* As many groups as channels: depthwise.py. Groups of some channels: direct.py, or grouped.py where
+  they are fewer than a register holds.
 * Sequences are images of one row. Of volumes, the slices that a window sees are channels of one
   image: a convolution of images then adds up over all three axes.
 
-Other groups and other arrays are left to the twin, numpy's way in functions/connection. x may lie
-in memory in any order, but is copied where channels are not last.
+Volumes in groups and other arrays are left to the twin, numpy's way in functions/connection. x may
+lie in memory in any order, but is copied where channels are not last.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels import column_loops, depthwise, direct, tuning, winograd_loops
+from mnpar.kernels import column_loops, depthwise, direct, grouped, tuning, winograd_loops
 from mnpar.kernels.channels_last import as_pixels, empty_images
 from mnpar.kernels.compiler import has_loops
 from mnpar.kernels.lanes import LANES
@@ -27,16 +28,19 @@ from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Numbers, Windows
 
 
-def _takes(groups: int, W_shape: Numbers, *arrays: Array) -> bool:
+def _takes(groups: int, *arrays: Array) -> bool:
     if not all([x.size for x in arrays]) or arrays[0].ndim > 7 or not has_loops(*arrays):
         return False
-    K, C = W_shape[:2]
-    return groups == 1 or (C == 1 and K == groups >= LANES and arrays[0].ndim <= 4)
+    return groups == 1 or arrays[0].ndim <= 4
+
+
+def _is_depthwise(W_shape: Numbers, groups: int) -> bool:
+    return W_shape[1] == 1 and W_shape[0] == groups >= LANES
 
 
 def convolve(x: Array, W: Array, b: Array | None, windows: Windows, groups: int) -> Array | None:
     """y = x ∗ W + b; None where loops do not take the arrays."""
-    if not _takes(groups, W.shape, x, W, *(() if b is None else (b,))):
+    if not all(windows.out) or not _takes(groups, x, W, *(() if b is None else (b,))):
         return None
     images = empty_images((len(x), len(W), *windows.out), x.dtype)
     bias = np.zeros(len(W), x.dtype) if b is None else np.require(b, None, ["C", "A", "W"])
@@ -54,17 +58,19 @@ def _convolve(x: Array, W: Array, bias: Array, windows: Windows, groups: int, y:
         for n in _blocks(windows, len(x), x.shape[-1] * x.itemsize):
             stacks = _stack(x[n], windows)
             _convolve(stacks, filters, bias, flat, groups, y[n].reshape(-1, *y.shape[2:]))
-    elif groups > 1:
+    elif _is_depthwise(W.shape, groups):
         depthwise.convolve(x, W, bias, windows, y)
-    elif winograd_loops.is_faster(windows, len(x), C, K):
+    elif groups > 1 and K // groups < LANES:
+        grouped.convolve(x, W, bias, windows, groups, y)
+    elif groups == 1 and winograd_loops.is_faster(windows, len(x), C, K):
         winograd_loops.convolve(x, winograd_loops.transform_filters(W), bias, windows, y)
     else:
-        direct.convolve(x, W, bias, windows, y)
+        direct.convolve(x, W, bias, windows, groups, y)
 
 
 def transpose(y: Array, W: Array, b: Array | None, windows: Windows, groups: int) -> Array | None:
     """x = y ∗ᵀ W + b; None where loops do not take the arrays."""
-    if not _takes(groups, W.shape, y, W, *(() if b is None else (b,))):
+    if not _takes(groups, y, W, *(() if b is None else (b,))):
         return None
     C = W.shape[1] * groups
     images = empty_images((len(y), C, *windows.size), y.dtype)
@@ -88,13 +94,17 @@ def _transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x
             _transpose(some, filters, none, flat, groups, stacks)
             for slices, seen in _slices(x[n], stacks, windows):
                 slices += seen
-    elif groups > 1:
+    elif _is_depthwise(W.shape, groups):
         depthwise.transpose(y, W, bias, windows, x)
+    elif groups > 1 and C < LANES:
+        grouped.transpose(y, W, bias, windows, groups, x)
+    elif groups > 1:
+        direct.transpose(y, W, bias, windows, groups, x)
     elif windows.is_reversible and winograd_loops.is_faster(windows.reversed(), len(y), K, C):
         filters = winograd_loops.transform_filters(W, turned=True)
         winograd_loops.convolve(y, filters, bias, windows.reversed(), x)
     elif C >= LANES and _sees_little_padding(windows):
-        direct.transpose(y, W, bias, windows, x)
+        direct.transpose(y, W, bias, windows, groups, x)
     else:
         column_loops.transpose(y, W, windows, x)
         if bias.any():
@@ -109,30 +119,41 @@ def _sees_little_padding(windows: Windows) -> bool:
 
 def gradient(x: Array, y: Array, windows: Windows, groups: int, gW: Array) -> bool:
     """gW = x ⋆ y, written into ``gW``; False where loops do not take the arrays."""
-    if not gW.size or gW.dtype != x.dtype or not _takes(groups, gW.shape, x, y):
+    if not gW.size or gW.dtype != x.dtype or not _takes(groups, x, y):
         return False
-    gW[...] = _gradient(as_pixels(x), as_pixels(y), windows, groups, gW.shape)
+    found = _gradient(as_pixels(x), as_pixels(y), windows, groups, gW.shape)
+    if found is None:
+        return False
+    gW[...] = found
     return True
 
 
-def _gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers) -> Array:
-    """x ⋆ y of pixels (N, …, C) and (N, …, K), for filters of a shape."""
+def _gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers) -> Array | None:
+    """x ⋆ y of pixels (N, …, C) and (N, …, K), for filters of a shape; None if loops cannot tell
+    it.
+    """
     K, C = shape[:2]
     if len(windows.size) == 1:
         filters = (K, C, 1, shape[2])
-        return _gradient(x[:, None], y[:, None], _of_one_row(windows), groups, filters)[:, :, 0]
+        found = _gradient(x[:, None], y[:, None], _of_one_row(windows), groups, filters)
+        return None if found is None else found[:, :, 0]
     if len(windows.size) > 2:
         flat, depth = _of_slices(windows), windows.K[0]
         total = np.zeros((K, depth * C, *shape[3:]), x.dtype)
         for n in _blocks(windows, len(x), x.shape[-1] * x.itemsize):
             given = y[n].reshape(-1, *y.shape[2:])
-            total += _gradient(_stack(x[n], windows), given, flat, groups, total.shape)
+            part = _gradient(_stack(x[n], windows), given, flat, groups, total.shape)
+            if part is None:
+                return None
+            total += part
         return total.reshape(K, depth, C, *shape[3:]).swapaxes(1, 2)
-    if groups > 1:
+    if _is_depthwise(shape, groups):
         return depthwise.gradient(x, y, windows)
-    if winograd_loops.is_faster(windows, len(x), C, K):
+    if groups > 1 and K // groups < LANES:
+        return grouped.gradient(x, y, windows, groups, shape)
+    if groups == 1 and winograd_loops.is_faster(windows, len(x), C, K):
         return winograd_loops.gradient(x, y, windows)
-    return direct.gradient(x, y, windows, shape)
+    return direct.gradient(x, y, windows, groups, shape)
 
 
 def _of_one_row(windows: Windows) -> Windows:

@@ -7,13 +7,13 @@ of filters with all six pixels. For the gradient of the filters a tile is six nu
 two registers of filters, and the loop goes over pixels. An image is copied into its padding, a
 sample at a time, and stays in the cache.
 
-Filters are cut into registers of ``LANES``; the last one may overlap the one before.
+The filters of each group are cut into registers of ``LANES``; the last one may overlap the one
+before.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +80,7 @@ def _convolve(
     outputs: Integers,
     filters: Cube,
     bias: Vector,
+    pairs: Integers,
     y: Cube,
 ) -> None:
     """y[n, pixel, k] ← bias + what the window sees, times filters (register, kernel · C, lanes)."""
@@ -89,10 +90,14 @@ def _convolve(
     last = windows.size - 1
     for n in range(N):
         pad_sample(x, n, ph, pw, padded)
-        for k in range(0, filters.shape[0], 2):
-            other = min(k + 1, filters.shape[0] - 1)
-            c = min(k * LANES, K - LANES)
-            d = min(other * LANES, K - LANES)
+        for pair in range(0, pairs.size, _PAIR):
+            k, other, c, d, from_ = (
+                pairs[pair],
+                pairs[pair + 1],
+                pairs[pair + 2],
+                pairs[pair + 3],
+                pairs[pair + 4],
+            )
             for p in range(0, windows.size, _TILE):
                 six = (
                     p,
@@ -112,7 +117,7 @@ def _convolve(
                     for i in range(run):
                         v = load(filters, (first + i) * LANES)
                         w = load(filters, (second + i) * LANES)
-                        sums = _add_products(sums, padded, cells[r] + i, b, v, w)
+                        sums = _add_products(sums, padded, cells[r] + from_ + i, b, v, w)
                 q = _pick(outputs, six)
                 _store_column(y, n * P * K + c, K, q, sums[:6])
                 _store_column(y, n * P * K + d, K, q, sums[6:])
@@ -143,26 +148,27 @@ def _gradient(
     cells: Integers,
     y: Cube,
     some: int,
+    pairs: Integers,
     total: Array5,
 ) -> None:
     """total[register, cells, tile, number, lane] ← Σ x y over samples and windows; ``some`` windows
     are added up in registers.
     """
     N, P, K = y.shape
-    registers, _, tiles = total.shape[:3]
+    tiles = total.shape[2]
     b = (0, 1, 2, 3, 4, 5)
     z = fill(y.dtype.type(0))
     for n in range(N):
         pad_sample(x, n, ph, pw, padded)
         for start in range(0, P, some):
             end = min(start + some, P)
-            for k in range(0, registers, 2):
-                c = n * P * K + min(k * LANES, K - LANES)
-                other = min(k + 1, registers - 1)
-                d = n * P * K + min(other * LANES, K - LANES)
+            for pair in range(0, pairs.size, _PAIR):
+                k, other = pairs[pair], pairs[pair + 1]
+                c, d = n * P * K + pairs[pair + 2], n * P * K + pairs[pair + 3]
+                from_ = pairs[pair + 4]
                 for r in range(cells.size):
                     for tile in range(tiles):
-                        at = cells[r] + tile * _TILE
+                        at = cells[r] + from_ + tile * _TILE
                         sums = (z, z, z, z, z, z, z, z, z, z, z, z)
                         for p in range(start, end):
                             v = load(y, c + p * K)
@@ -192,34 +198,63 @@ def registers(K: int) -> Array:
     return np.add.outer(first, np.arange(LANES))
 
 
-def _filters(cells: Array) -> Array:
+@functools.lru_cache(maxsize=64)
+def _pairs(K: int, groups: int, C: int) -> Array:
+    """The registers that are computed together, two by two, of K filters in groups of C channels:
+    for each pair both registers, their first filters, and the first channel that they see.
+    """
+    own = K // groups
+    many = -(-own // LANES)
+    found = []
+    for g in range(groups):
+        for k in range(0, many, 2):
+            both = k, min(k + 1, many - 1)
+            first = [g * own + min(z * LANES, own - LANES) for z in both]
+            found += [*[g * many + z for z in both], *first, g * C]
+    return np.array(found)
+
+
+_PAIR = 5  # numbers
+
+
+def _filters(cells: Array, groups: int) -> Array:
     """Filters (K, kernel · C) by registers: (registers, kernel · C, lanes)."""
-    return np.ascontiguousarray(cells[registers(len(cells))].transpose(0, 2, 1))
+    K, many = cells.shape
+    own = cells.reshape(groups, K // groups, many)[:, registers(K // groups)]
+    return np.ascontiguousarray(own.swapaxes(2, 3)).reshape(-1, many, LANES)
 
 
-def convolve(x: Array, W: Array, bias: Array, windows: Windows, y: Array) -> None:
-    """y = x ∗ W + b of (N, H, W, C) and (K, C, kh, kw), into y (N, OH, OW, K)."""
+def convolve(x: Array, W: Array, bias: Array, windows: Windows, groups: int, y: Array) -> None:
+    """y = x ∗ W + b of (N, H, W, C) and (K, C / groups, kh, kw), into y (N, OH, OW, K)."""
     cells = W.transpose(0, 2, 3, 1).reshape(len(W), -1)
-    some = places.of_windows(windows, x.shape[3])
-    _apply(some, some.padded(x.dtype), x, cells, bias, y)
+    some = places.of_windows(windows, x.shape[3], by_cell=groups > 1)
+    _apply(some, some.padded(x.dtype), x, cells, bias, groups, y)
 
 
-def transpose(y: Array, W: Array, bias: Array, windows: Windows, x: Array) -> None:
-    """x = y ∗ᵀ W + b of (N, OH, OW, K) and (K, C, kh, kw), into x (N, H, W, C)."""
+def transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x: Array) -> None:
+    """x = y ∗ᵀ W + b of (N, OH, OW, K) and (K, C / groups, kh, kw), into x (N, H, W, C)."""
     if not places.sees_all(windows):
         x[...] = bias
-    ways = places.of_image(windows, len(W))
+    K, C = W.shape[:2]
+    ways = places.of_image(windows, K)
     if not ways:
         return
     padded = ways[0].padded(y.dtype)
+    turned = W.reshape(groups, K // groups, C, *W.shape[2:]).transpose(0, 2, 3, 4, 1)
     for some in ways:
         rows, columns = some.kernel
-        cells = W.transpose(1, 2, 3, 0)[:, rows][:, :, columns]
-        _apply(some, padded, y, cells.reshape(len(cells), -1), bias, x)
+        cells = turned[:, :, rows][:, :, :, columns].reshape(groups * C, -1)
+        _apply(some, padded, y, cells, bias, groups, x)
 
 
 def _apply(
-    some: places.Places, padded: Array, x: Array, cells: Array, bias: Array, y: Array
+    some: places.Places,
+    padded: Array,
+    x: Array,
+    cells: Array,
+    bias: Array,
+    groups: int,
+    y: Array,
 ) -> None:
     K = len(cells)
     out = y.reshape(len(y), -1, K)
@@ -228,12 +263,13 @@ def _apply(
         more[:K] = cells
         wide = np.empty((*out.shape[:2], LANES), x.dtype)
         bias = np.concatenate([bias, np.zeros(LANES - K, x.dtype)])
-        into, filters = wide, _filters(more)
+        into, filters = wide, _filters(more, groups)
     else:
-        into, filters = out, _filters(cells)
+        into, filters = out, _filters(cells, groups)
     tables = (some.windows, some.cells, some.outputs)
+    pairs = _pairs(into.shape[2], groups, x.shape[3] // groups)
     for n in _blocks(x, out):
-        _convolve(x[n], padded, *some.pad, *tables, filters, bias, into[n])
+        _convolve(x[n], padded, *some.pad, *tables, filters, bias, pairs, into[n])
     if into is not out:
         out[:, some.outputs] = into[:, some.outputs, :K]
 
@@ -244,23 +280,27 @@ def _blocks(x: Array, y: Array) -> Iterator[slice]:
     return advance_between(even_slices(len(x), tuning.COLUMN_LOOP_BYTES // sample))
 
 
-def gradient(x: Array, y: Array, windows: Windows, W_shape: tuple[int, ...]) -> Array:
-    """The gradient of filters (K, C, kh, kw) from x (N, H, W, C) and the gradient of y."""
+def gradient(x: Array, y: Array, windows: Windows, groups: int, W_shape: tuple[int, ...]) -> Array:
+    """The gradient of filters (K, C / groups, kh, kw) from x (N, H, W, C) and that of y."""
     K, C, kh, kw = W_shape
-    some = places.of_windows(windows, C)
+    some = places.of_windows(windows, x.shape[3], by_cell=groups > 1)
     padded = some.padded(x.dtype)
     given = y.reshape(len(y), -1, K)
     if K < LANES:
         wide = np.zeros((*given.shape[:2], LANES), x.dtype)
         wide[:, :, :K] = given
         given = wide
-    of_filters = registers(given.shape[2])
-    tiles = -(-some.run // _TILE)
-    total = np.zeros((len(of_filters), len(some.cells), tiles, _TILE, LANES), x.dtype)
+    own = given.shape[2] // groups
+    of_filters = registers(own)
+    run = some.run // groups
+    tiles = -(-run // _TILE)
+    total = np.zeros((groups * len(of_filters), len(some.cells), tiles, _TILE, LANES), x.dtype)
     tables = (some.windows, some.cells)
+    pairs = _pairs(given.shape[2], groups, C)
     for n in _blocks(x, given):
-        _gradient(x[n], padded, *some.pad, *tables, given[n], tuning.DIRECT_PIXELS, total)
-    sums = total.reshape(len(of_filters), len(some.cells), -1, LANES)[:, :, : some.run]
-    found = np.empty((given.shape[2], math.prod(W_shape[1:])), x.dtype)
-    found[of_filters] = sums.reshape(len(of_filters), -1, LANES).transpose(0, 2, 1)
-    return found[:K].reshape(K, kh, kw, C).transpose(0, 3, 1, 2)
+        part = given[n]
+        _gradient(x[n], padded, *some.pad, *tables, part, tuning.DIRECT_PIXELS, pairs, total)
+    sums = total.reshape(groups, len(of_filters), len(some.cells), -1, LANES)[:, :, :, :run]
+    found = np.empty((groups, own, C * kh * kw), x.dtype)
+    found[:, of_filters] = sums.reshape(groups, len(of_filters), -1, LANES).swapaxes(2, 3)
+    return found.reshape(-1, kh, kw, C)[:K].transpose(0, 3, 1, 2)
