@@ -59,7 +59,8 @@ def positions_of(*args: Any, **kwds: Any) -> float:
         >>> positions_of(np.zeros((5, 3), int)), positions_of(np.zeros((5, 3, 8)))
         (15, 15)
     """
-    shapes = [getattr(arg, "shape", None) or () for arg in (*args, *kwds.values())]
+    given = (*args, *kwds.values())
+    shapes: list[tuple[int, ...]] = [getattr(arg, "shape", None) or () for arg in given]
     found = next((shape for shape in shapes if len(shape) > 1), None)
     return samples_of(*args, **kwds) if found is None else int(found[0] * found[1])
 
