@@ -10,12 +10,16 @@ the rest of the block goes to others, or to nobody.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from numbers import Integral
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from mnpar.backend import Array
 from mnpar.plans.box import Box, blocks
-from mnpar.plans.layout import padded
+from mnpar.plans.layout import Layout, Places, padded, places_of
 from mnpar.plans.plan import Plan
 
 PerAxis: TypeAlias = int | Sequence[int]  # one number for all axes, or one for each
@@ -123,6 +127,28 @@ class Window(NamedTuple):
             ),
         )
 
+    def used(self, out: Box) -> tuple[Places, ...] | None:
+        """Return which of the cells between the first and the last that a box of outputs reads are
+        read; None: all of them. A stride and a dilation can leave gaps.
+        """
+        axes = list(zip(out.shape, self.kernel, self.stride, self.dilation, strict=True))
+        masks: list[Array] = [np.zeros(n, np.bool_) for n in self.reads(out).shape]
+        for mask, (n, k, s, d) in zip(masks, axes, strict=True):
+            for j in range(k):
+                mask[j * d : j * d + n * s : s] = True
+        return _places(masks, self.stride)
+
+    def reaching(self, outputs: Box, cells: Box) -> tuple[Places, ...] | None:
+        """Return which of some outputs read some of these cells; None: all do."""
+        masks: list[Array] = []
+        for axis, (first, last) in enumerate(zip(outputs.start, outputs.stop, strict=True)):
+            start = np.arange(first, last) * self.stride[axis] - self.pad[axis][0]
+            offsets = np.arange(self.kernel[axis]) * self.dilation[axis]
+            read = start[:, None] + offsets
+            inside = (read >= cells.start[axis]) & (read < cells.stop[axis])
+            masks.append(np.asarray(inside.any(axis=1)))
+        return _places(masks, (1,) * len(masks))
+
     def inside(self, cells: Box) -> Box:
         """Return the outputs that read these cells only: those that a rank can compute before its
         halo has arrived.
@@ -228,6 +254,7 @@ def halo_plan(
     shape: Sequence[int],
     window: Window,
     mode: str | Sequence[str] = "constant",
+    gaps: bool = False,
 ) -> Plan:
     """Return the plan that brings each rank what its outputs read.
 
@@ -237,6 +264,8 @@ def halo_plan(
         shape: of the whole input.
         window: what an output reads.
         mode: the padding, as in :func:`padded`.
+        gaps: leave out cells of others that no output reads, though cells before and behind them
+            are read; the array is filled there.
 
     Returns:
         A plan whose wanted arrays have a window's outputs at exactly this rank's outputs, without
@@ -250,7 +279,11 @@ def halo_plan(
         >>> [layout.shape for layout in plan.want], plan.received(0)
         ([(16,), (16,)], 2)
     """
-    return Plan(have, [padded(window.reads(out), shape, mode) for out in outputs])
+    want = [padded(window.reads(out), shape, mode) for out in outputs]
+    if gaps:
+        pairs = zip(want, outputs, strict=True)
+        want = [replace(layout, used=window.used(out)) for layout, out in pairs]
+    return Plan(have, want)
 
 
 grid_blocks = lru_cache(maxsize=1000)(blocks)
@@ -264,17 +297,22 @@ def grid_halo(
     shape: tuple[int, ...],
     window: Window,
     mode: str | Sequence[str],
+    gaps: bool = False,
 ) -> Plan:
     """Return the halo plan of an array, and of its outputs, both in even blocks on a grid;
     remembered.
     """
     have = blocks(shape, grid, ranks)
     outputs = blocks(window.outputs(shape), grid, ranks)
-    return halo_plan(have, outputs, shape, window, mode)
+    return halo_plan(have, outputs, shape, window, mode, gaps)
 
 
 def transposed_plan(
-    have: Sequence[Box], cells: Sequence[Box], outputs: Sequence[int], window: Window
+    have: Sequence[Box],
+    cells: Sequence[Box],
+    outputs: Sequence[int],
+    window: Window,
+    gaps: bool = False,
 ) -> Plan:
     """Return the plan that brings each rank the outputs of a window that reach its block of cells:
     for transposed convolutions.
@@ -284,6 +322,8 @@ def transposed_plan(
         cells: for each rank the block of the image that it computes.
         outputs: the shape of all outputs.
         window: what an output reads of the image, and here gives to it.
+        gaps: leave out outputs of others that reach over a block without giving to it; the array
+            is filled there.
 
     Example:
         >>> from mnpar.plans import Window, blocks, transposed_plan
@@ -293,7 +333,13 @@ def transposed_plan(
         >>> [layout.shape for layout in plan.want], plan.received(0), plan.received(1)
         ([(3,), (2,)], 1, 0)
     """
-    return Plan(have, [window.readers(box) & Box.whole(outputs) for box in cells])
+    boxes = [window.readers(box) & Box.whole(outputs) for box in cells]
+    if not gaps:
+        return Plan(have, boxes)
+    pairs = zip(boxes, cells, strict=True)
+    return Plan(
+        have, [replace(Layout.of(box), used=window.reaching(box, block)) for box, block in pairs]
+    )
 
 
 @lru_cache(maxsize=1000)
@@ -305,11 +351,18 @@ def grid_transposed(
     window: Window,
 ) -> Plan:
     """Return the transposed plan of an image and its window's outputs, both in even blocks on a
-    grid; remembered.
+    grid, with gaps; remembered.
     """
     return transposed_plan(
-        blocks(outputs, grid, ranks), blocks(shape, grid, ranks), outputs, window
+        blocks(outputs, grid, ranks), blocks(shape, grid, ranks), outputs, window, gaps=True
     )
+
+
+def _places(masks: Sequence[Array], steps: Sequence[int]) -> tuple[Places, ...] | None:
+    """Return the places of masks, one for each axis; None where all are True."""
+    if all([mask.all() for mask in masks]):
+        return None
+    return tuple([places_of(mask, step) for mask, step in zip(masks, steps, strict=True)])
 
 
 def _each(ndim: int, numbers: Any) -> tuple[Any, ...]:

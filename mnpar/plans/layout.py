@@ -11,9 +11,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from mnpar.backend import Index
+import numpy as np
+
+from mnpar.backend import Array, Index
 from mnpar.plans.box import Box
 
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
@@ -26,6 +28,18 @@ class View(NamedTuple):
     # axes, counted from the last, on which one cell stands at all places of the slice
     spread: tuple[int, ...]
     place: Box
+
+    def along(self, axis: int, start: int, stop: int, step: int) -> View:
+        """Return the view of some of the cells: those from start to stop of an axis, in the order
+        in which they travel.
+        """
+        own: Any = self.slices[axis]
+        if own.step == -1:
+            last = own.start - (len(range(start, stop, step)) - 1) * step - start
+            part = slice(own.start - start, last - 1 if last else None, -step)
+        else:
+            part = slice(own.start + start, own.start + stop, step)
+        return self._replace(slices=(*self.slices[:axis], part, *self.slices[axis + 1 :]))
 
     @property
     def one(self) -> View:
@@ -79,6 +93,10 @@ class Part:
         return View(tuple(index), tuple(spread), Box(tuple(start), tuple(stop)))
 
 
+# places on an axis: (start, stop, step) of each range
+Places: TypeAlias = tuple[tuple[int, int, int], ...]
+
+
 @dataclass(frozen=True)
 class Layout:
     """A rank's array: its shape, and what of the global array it shows. Cells that no part covers
@@ -87,10 +105,13 @@ class Layout:
     Args:
         shape: of the rank's array.
         parts: their places have no common elements; their cells may.
+        used: the places on each axis that the rank uses: of others' cells, only those travel whose
+            place is used on all axes. None: all are.
     """
 
     shape: tuple[int, ...]
     parts: tuple[Part, ...]
+    used: tuple[Places, ...] | None = None
 
     @classmethod
     def of(cls, box: Box) -> Layout:
@@ -102,6 +123,28 @@ class Layout:
     def ndim(self) -> int:
         """The number of axes."""
         return len(self.shape)
+
+
+def places_of(used: Array, step: int = 1) -> Places:
+    """Return the places of a mask's True, as few ranges as they are with step 1 or with this one.
+
+    Example:
+        >>> import numpy as np
+        >>> from mnpar.plans.layout import places_of
+        >>> places_of(np.array([True, False, True, False, True, True]), step=2)
+        ((0, 5, 2), (5, 6, 2))
+    """
+    found = []
+    for s in (1, step):
+        ranges = []
+        for first in range(s):
+            (at,) = np.nonzero(used[first::s])
+            if len(at):
+                for run in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1):
+                    start, last = first + s * int(run[0]), first + s * int(run[-1])
+                    ranges.append((start, last + 1, s))
+        found.append(tuple(ranges))
+    return min(found, key=len)
 
 
 class _Segment(NamedTuple):

@@ -8,6 +8,7 @@ alone, by intersection.
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from mnpar.plans.box import Box
-from mnpar.plans.layout import Layout, Part, View
+from mnpar.plans.layout import Layout, Part, Places, View
 
 Layouts: TypeAlias = Layout | tuple[Layout, ...]  # a rank's array, or arrays
 
@@ -145,22 +146,27 @@ class Plan:
     def idle(self, rank: int) -> bool:
         """Return whether a rank wants just what it has, and nobody else wants or has any of it."""
         route = self.route(rank)
-        return not route.sends and not route.receives and bool(self.have[rank] == self.want[rank])
+        return not (route.sends or route.receives) and (
+            _shown(self.have[rank]) == _shown(self.want[rank])
+        )
 
     def route(self, rank: int) -> Route:
         """Return what one rank gives, keeps and takes."""
         if rank not in self._routes:
             others = [(rank + step) % self.size for step in range(1, self.size)]
-            sends = [_parcel(other, self._moves(rank, other)) for other in others]
-            receives = [_parcel(other, self._moves(other, rank)) for other in sorted(others)]
+            sends = [_parcel(other, self._used(rank, other)) for other in others]
+            receives = [_parcel(other, self._used(other, rank)) for other in sorted(others)]
             own = _parcel(rank, self._moves(rank, rank))
-            arriving = [move for parcel in (own, *receives) for move in parcel.moves]
+            arriving = [move for giver in range(self.size) for move in self._moves(giver, rank)]
+            cells = sum([parcel.cells for parcel in (own, *receives)])
+            whole = cells == _parcel(rank, arriving).cells  # nothing that is not used stays away
             apart, full = [], []
             for i, layout in enumerate(several(self.want[rank])):
                 places = [move.take.place for move in arriving if move.dest == i]
                 apart.append(_no_overlap(places))
                 full.append(
                     apart[-1]
+                    and whole
                     and sum([place.volume for place in places]) == Box.whole(layout.shape).volume
                 )
             self._routes[rank] = Route(
@@ -171,6 +177,15 @@ class Plan:
                 tuple(full),
             )
         return self._routes[rank]
+
+    def _used(self, giver: int, taker: int) -> list[Move]:
+        """Return the moves without the cells that are not used."""
+        moves = self._moves(giver, taker)
+        have, want = several(self.have[giver]), several(self.want[taker])
+        if all([layout.used is None for layout in (*have, *want)]):
+            return moves
+        moves = [p for move in moves for p in _pieces(move, want[move.dest].used, move.take)]
+        return [p for move in moves for p in _pieces(move, have[move.source].used, move.give)]
 
     def _moves(self, giver: int, taker: int) -> list[Move]:
         if self.turned:
@@ -235,6 +250,47 @@ def _meet(given: tuple[int, Part], wanted: tuple[int, Part], among: Box) -> Iter
     cells = given[1].cells & among
     if not cells.empty:
         yield Move(given[0], given[1].view(cells), wanted[0], wanted[1].view(cells), cells.shape)
+
+
+def _pieces(move: Move, used: tuple[Places, ...] | None, at: View) -> Iterator[Move]:
+    """Yield a move in pieces that have the cells whose place ``at`` an array is used."""
+    if used is None:
+        yield move
+        return
+    axes = [_travelling(move.shape[a], places, at, a) for a, places in enumerate(used)]
+    for ranges in itertools.product(*axes):
+        give, take, shape = move.give, move.take, []
+        for a, cells in enumerate(ranges):
+            shape.append(len(range(*cells)))
+            if shape[a] < move.shape[a]:
+                give, take = give.along(a, *cells), take.along(a, *cells)
+        yield move._replace(give=give, take=take, shape=tuple(shape))
+
+
+def _travelling(n: int, places: Places, at: View, axis: int) -> list[tuple[int, int, int]]:
+    """Return those of the n cells that travel along an axis whose place is used, as ranges."""
+    start, stop = at.place.start[axis], at.place.stop[axis]
+    view: Any = at.slices[axis]
+    found = []
+    for first, last, step in places:
+        # the first and the last one within the place
+        low = max(first, start + (first - start) % step)
+        high = min(last, stop)
+        if low >= high:
+            continue
+        high = low + (high - 1 - low) // step * step
+        if axis - len(at.slices) in at.spread:  # one cell, at all places
+            return [(0, n, 1)]
+        low, high = (
+            (stop - 1 - high, stop - 1 - low) if view.step == -1 else (low - start, high - start)
+        )
+        found.append((low, high + 1, step))
+    return found
+
+
+def _shown(entry: Layouts) -> list[tuple[Any, ...]]:
+    """Return what a rank's arrays show."""
+    return [(layout.shape, layout.parts) for layout in several(entry)]
 
 
 def _parcel(rank: int, moves: list[Move]) -> Parcel:

@@ -183,7 +183,7 @@ def windowed(
         fill: the padding.
         hide: compute what needs no halo before it is awaited, if that is most of the block.
     """
-    plan = grid.halo(shape, window)
+    plan = grid.halo(shape, window, gaps=True)
     have = grid.block(shape)
     out = grid.block(window.outputs(shape))
     inner = window.inside(have) & out

@@ -136,14 +136,19 @@ class SpatialGrid:
         """
         return self.block(shape).volume / max(1, Box.whole(shape).volume)
 
-    def halo(self, shape: Sequence[int], window: Window, mode: Any = "constant") -> Plan:
-        """The plan of :func:`halo_exchange`: made once for each shape."""
+    def halo(
+        self, shape: Sequence[int], window: Window, mode: Any = "constant", gaps: bool = False
+    ) -> Plan:
+        """The plan of :func:`halo_exchange`: made once for each shape. ``gaps``: cells of others
+        between those that are read stay where they are.
+        """
         return grid_halo(
             self.dims,
             self.comm.size,
             tuple(shape),
             window,
             mode if isinstance(mode, str) else tuple(mode),
+            gaps,
         )
 
 
@@ -205,7 +210,7 @@ def halo_exchange(
     """
     require_grid(grid, "halo_exchange(x, grid, shape, ksize)")
     window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
-    return halo_of(x, grid, tuple(map(index, shape)), window, mode, fill, later)
+    return halo_of(x, grid, tuple(map(index, shape)), window, mode, fill, later, gaps=False)
 
 
 def halo_of(
@@ -216,9 +221,12 @@ def halo_of(
     mode: Any = "constant",
     fill: float = 0,
     later: bool = False,
+    gaps: bool = True,
 ) -> Variable:
-    """:func:`halo_exchange` for a window that is made already."""
-    plan, comm = grid.halo(shape, window, mode), grid.comm
+    """:func:`halo_exchange` for a window that is made already; with ``gaps``, cells of others that
+    no output reads are not sent, and filled.
+    """
+    plan, comm = grid.halo(shape, window, mode, gaps), grid.comm
     if plan.idle(comm.rank) and getattr(x, "shape", ())[-plan.ndim :] == plan.want[comm.rank].shape:
         comm.channel(
             0

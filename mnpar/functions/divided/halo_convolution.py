@@ -112,7 +112,7 @@ def halo_convolution(
         W, b, groups: of the convolution.
         hide: compute what needs no halo before it is awaited, if that is most of the block.
     """
-    plan = grid.halo(shape, window, mode)
+    plan = grid.halo(shape, window, mode, gaps=True)
     have = grid.block(shape)
     out = grid.block(window.outputs(shape))
     if plan.idle(grid.comm.rank):

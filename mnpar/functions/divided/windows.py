@@ -215,5 +215,5 @@ def locally_deconvolved(block: Block, windows: Windows, W: Variable, b: Any) -> 
     reached = window.reads(block.grid.block(windows.out)).shape
     own = local_windows("local_deconvolution_2d", reached, windows.K, windows.stride)
     (chunk,) = LocalDeconvolution(own).apply((block.x, W))
-    y: Variable = exchange(block.grid.comm, chunk, block.grid.halo(size, window).adjoint)
+    y: Variable = exchange(block.grid.comm, chunk, block.grid.halo(size, window, gaps=True).adjoint)
     return y if b is None else y + b

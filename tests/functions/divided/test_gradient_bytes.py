@@ -1,5 +1,5 @@
-"""Bytes of halos, forward and backward: on each axis the range of cells on other ranks from the
-first that an output reads to the last, and no more.
+"""Bytes of halos, forward and backward: the cells on other ranks that outputs read, and no others,
+whatever strides and dilations leave between them.
 """
 
 import itertools
@@ -9,6 +9,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+from mnpar.plans import Window, blocks, halo_plan
 
 # Cells, parts, kernel, stride, padding and dilation, on each axis. There are uneven and empty
 # parts, strides and dilations that leave cells unread, and windows that reach over several ranks.
@@ -42,28 +43,17 @@ def of_kind(kind, kernel, stride, pad, dilate):
 
 
 def read_on(axis, kind, outputs, cells, kernel, stride, pad, dilate):
-    """The cells of an axis that a range of outputs reads, one by one, and those from the first that
-    a window reaches, padding included, to the last.
-    """
+    """The cells of an axis that a range of outputs reads, one by one."""
     k, s, p, d = kernel[axis], stride[axis], pad[axis], dilate[axis]
-    found, reached = set(), set()
+    found = set()
     for o in outputs:
         for j in range(k):
-            cell = o * s - p + j * d
+            cell, rest = o * s - p + j * d, 0
             if kind == "transposed":
                 cell, rest = divmod(o + p - j * d, s)
-                if rest:
-                    continue
-            if 0 <= cell < cells:
+            if not rest and 0 <= cell < cells:
                 found.add(cell)
-        if kind != "transposed":
-            reached |= {*range(o * s - p, o * s - p + (k - 1) * d + 1)}
-    if kind == "transposed":
-        for cell in range(cells):
-            if {*range(cell * s - p, cell * s - p + (k - 1) * d + 1)} & set(outputs):
-                reached.add(cell)
-    between = range(min(reached, default=0), max(reached, default=-1) + 1)
-    return found, set(between) & set(range(cells))
+    return found
 
 
 def ranges(box):
@@ -86,33 +76,83 @@ def cells_of_others(own, axes):
     return set(itertools.product(*axes)) - set(itertools.product(*own))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_halos_and_gradients_have_the_range_of_cells_that_are_read_and_no_more(case, kind):
+def check_bytes(case, kind):
     cells, dims, kernel, stride, pad, dilate = case
-    if kind in ("maxima", "sums"):
-        dilate = (1,) * len(cells)
-        pad = tuple([min(p, k // 2) for p, k in zip(pad, kernel, strict=True)])
     call = of_kind(kind, kernel, stride, pad, dilate)
     values = np.random.default_rng(0).standard_normal((2, 2, *cells))
     x = mnpar.Variable(values)
     y = call(x)
     (g,) = mnpar.grad([F.sum(y * y)], [x])
-    ranks = int(np.prod(dims))
-    found = mnpar.run(lambda comm: measure(comm, call, dims, values), ranks=ranks)
-    read, ranged = 0, 0
+    found = mnpar.run(lambda comm: measure(comm, call, dims, values), ranks=int(np.prod(dims)))
+    read = 0
     for own, outputs, *_ in found:
-        pairs = [
+        wanted = [
             read_on(axis, kind, o, cells[axis], kernel, stride, pad, dilate)
             for axis, o in enumerate(outputs)
         ]
-        read += len(cells_of_others(own, [cell for cell, _ in pairs]))
-        ranged += len(cells_of_others(own, [between for _, between in pairs]))
+        read += len(cells_of_others(own, wanted))
     size = 2 * 2 * 8  # two channels of two samples in float64
-    assert sum([forward for _, _, forward, *_ in found]) == ranged * size
-    assert sum([backward for *_, backward, _, _ in found]) == ranged * size
-    if set(dilate) == {1} and all(np.less_equal(stride, kernel)):
-        assert ranged == read  # nothing is between the cells
+    assert sum([forward for _, _, forward, *_ in found]) == read * size
+    assert sum([backward for *_, backward, _, _ in found]) == read * size
     for *_, whole, gradient in found:
         np.testing.assert_allclose(whole, y.array, rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(gradient, g.array, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_halos_and_gradients_have_the_cells_that_are_read_and_no_more(case, kind):
+    cells, dims, kernel, stride, pad, dilate = case
+    if kind in ("maxima", "sums"):
+        dilate = (1,) * len(cells)
+        pad = tuple([min(p, k // 2) for p, k in zip(pad, kernel, strict=True)])
+    check_bytes((cells, dims, kernel, stride, pad, dilate), kind)
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("kind", ["convolution", "transposed"])
+@pytest.mark.parametrize("parts", [2, 3, 5])
+@pytest.mark.parametrize("pad", [0, 2])
+@pytest.mark.parametrize("dilate", [1, 2, 3, 4])
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+def test_no_stride_and_dilation_let_other_cells_travel(kernel, stride, dilate, pad, parts, kind):
+    if kind == "transposed" and (kernel - 1) * dilate < 2 * pad:
+        pad = 0  # all of the image would be padding
+    check_bytes(((14,), (parts,), (kernel,), (stride,), (pad,), (dilate,)), kind)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap"])
+@pytest.mark.parametrize("parts", [(2, 1), (3, 1), (2, 2)], ids=str)
+def test_gaps_suit_every_padding(parts, mode):
+    """Cells that stand beyond an edge in reverse, again, or many times."""
+    shape = (7, 9)
+    window = Window.of(2, kernel=2, stride=(2, 3), pad=(3, 2), dilation=(4, 2))
+    ranks = int(np.prod(parts))
+    have, out = blocks(shape, parts, ranks), blocks(window.outputs(shape), parts, ranks)
+    plans = [halo_plan(have, out, shape, window, mode, gaps) for gaps in (False, True)]
+    values = np.random.default_rng(0).standard_normal(shape)
+
+    def program(comm):
+        found = []
+        own = values[have[comm.rank].index]
+        used = np.zeros(plans[0].want[comm.rank].shape, bool)
+        for place in np.ndindex(*out[comm.rank].shape):
+            for j in np.ndindex(*window.kernel):
+                steps = zip(place, window.stride, j, window.dilation, strict=True)
+                used[tuple([o * s + i * d for o, s, i, d in steps])] = True
+        g = np.random.default_rng(comm.rank).standard_normal(used.shape) * used
+        for plan in plans:
+            x = mnpar.Variable(own)
+            y = F.exchange(comm, x, plan)
+            y.grad = g
+            y.backward()
+            found.append((np.where(used, y.array, 0), x.grad))
+        for dense, sparse in zip(*found, strict=True):
+            np.testing.assert_allclose(sparse, dense, rtol=1e-12, atol=1e-12)
+
+    mnpar.run(program, ranks=ranks)
+    assert sum(map(plans[1].sent, range(ranks))) < sum(map(plans[0].sent, range(ranks)))
+    assert plans[1].adjoint.adjoint is plans[1]
+    sent = [plans[1].sent(rank) for rank in range(ranks)]
+    assert [plans[1].adjoint.received(rank) for rank in range(ranks)] == sent
