@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from weakref import ReferenceType, ref
 
@@ -23,6 +24,13 @@ from mnpar.variable import Variable, as_variable
 InputGradient: TypeAlias = Gradient | Callable[[], Gradient | None] | None
 # what a backward returns: one for each input, or the only one
 InputGradients: TypeAlias = InputGradient | tuple[InputGradient, ...]
+
+
+_node_of = attrgetter("node")
+
+
+def _arrays_of(variables: tuple[Variable, ...]) -> tuple[Array, ...]:
+    return tuple([x.array for x in variables])
 
 
 @hints.with_hints(hints.FUNCTION)
@@ -207,43 +215,54 @@ class FunctionNode(Hookable):
         """Do the second half of ``apply``: the outputs as Variables, recorded if a gradient can
         flow.
         """
+        # (no comprehensions here: their closures would slow down every function)
         outputs: tuple[Variable, ...]
+        references: tuple[ReferenceType[VariableNode], ...]
         recorded = self if self.differentiable else None
         if type(ys) is np.ndarray:  # nearly always
             y = Variable.__new__(Variable)
-            y.array, y.node = ys, VariableNode(ys, self.differentiable, recorded)
-            outputs = (y,)
-            nodes = [y.node]
+            y.array = ys
+            y.node = node = VariableNode(ys, self.differentiable, recorded)
+            outputs, references = (y,), (ref(node),)
         else:
-            ys = [
-                y if type(y) is np.ndarray else backend.check_output(self.label, y)
-                for y in (ys if isinstance(ys, tuple) else (ys,))
-            ]
-            nodes = [VariableNode(y, self.differentiable, recorded, i) for i, y in enumerate(ys)]
-            outputs = tuple(map(Variable.of, ys, nodes))
-        if is_debugging():
+            outputs = self._several_outputs(ys, recorded)
+            references = tuple(map(ref, map(_node_of, outputs)))
+        debugging = is_debugging()
+        if debugging:
             backend.check_finite(
                 self.label,
                 "output",
-                tuple([y.array for y in outputs]),
+                _arrays_of(outputs),
                 self.infinite,
                 None if self.site else call_site,
             )
         if recorded is not None:
             self.number = self.number or tick()
             self.inputs = tuple(places)
-            self.outputs = (
-                (ref(nodes[0]),) if len(nodes) == 1 else tuple([ref(node) for node in nodes])
-            )
+            self.outputs = references
             if self._kept_input_indexes:
-                self._kept_inputs = tuple([arrays[i] for i in self._kept_input_indexes])
+                self._kept_inputs = tuple(map(arrays.__getitem__, self._kept_input_indexes))
             if self._kept_output_indexes:
-                self._kept_outputs = tuple([outputs[i].array for i in self._kept_output_indexes])
-            if is_debugging():
-                self._retained = Retained.of(vars(self), arrays, [y.array for y in outputs])
+                computed = _arrays_of(outputs)
+                self._kept_outputs = tuple(map(computed.__getitem__, self._kept_output_indexes))
+            if debugging:
+                self._retained = Retained.of(vars(self), arrays, _arrays_of(outputs))
             if self.communicates:
                 current_tape().append(self)
         return outputs
+
+    def _several_outputs(self, ys: Any, recorded: FunctionNode | None) -> tuple[Variable, ...]:
+        """Return what forward returned, one array of any kind or a tuple of them, as Variables."""
+        arrays = [
+            y if type(y) is np.ndarray else backend.check_output(self.label, y)
+            for y in (ys if isinstance(ys, tuple) else (ys,))
+        ]
+        return tuple(
+            [
+                Variable.of(y, VariableNode(y, self.differentiable, recorded, i))
+                for i, y in enumerate(arrays)
+            ]
+        )
 
     def join_key(self) -> Any:
         """Return what functions that ran must have in common to be joined; None: this one cannot

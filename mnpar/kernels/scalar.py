@@ -69,7 +69,8 @@ def _curve_d(r: Any) -> Any:
 @formula
 def _exp_f(x: Any) -> Any:
     x = 89.0 if x > 89.0 else x  # NaN is neither
-    x = -104.0 if x < -104.0 else x
+    is_zero = x < -104.0
+    x = -104.0 if is_zero else x
     t = x * _LOG2_E + _ROUND_F
     n = t - _ROUND_F
     r = x - n * _HIGH_F - n * _LOW_F
@@ -79,13 +80,15 @@ def _exp_f(x: Any) -> Any:
     half = np.int32(k >> _1F)
     first = np.int32((half + _127) << _23).view(np.float32)
     second = np.int32((np.int32(k - half) + _127) << _23).view(np.float32)
-    return p * first * second
+    # a product that underflows takes ten times as long (hidden scores of attention would)
+    return p * first * (0.0 if is_zero else second)
 
 
 @formula
 def _exp_d(x: Any) -> Any:
     x = 710.0 if x > 710.0 else x
-    x = -746.0 if x < -746.0 else x
+    is_zero = x < -746.0
+    x = -746.0 if is_zero else x
     t = x * _LOG2_E + _ROUND_D
     n = t - _ROUND_D
     r = x - n * _HIGH_D - n * _LOW_D
@@ -94,7 +97,7 @@ def _exp_d(x: Any) -> Any:
     half = k >> _1D
     first = np.int64((half + _1023) << _52).view(np.float64)
     second = np.int64((k - half + _1023) << _52).view(np.float64)
-    return p * first * second
+    return p * first * (0.0 if is_zero else second)
 
 
 @formula

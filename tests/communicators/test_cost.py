@@ -26,7 +26,7 @@ SMALL = np.ones(N // 8)
 def pytest_generate_tests(metafunc):
     if "ranks" in metafunc.fixturenames:
         more = [1024] if metafunc.config.getoption("--sweep") else []
-        metafunc.parametrize("ranks", [4, 64, 256, *more])
+        metafunc.parametrize("ranks", [4, 16, 64, 256, *more])
 
 
 def updates(comm):
