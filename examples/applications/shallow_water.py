@@ -12,8 +12,9 @@ of a misfit with respect to the state at the beginning.
 The height h and the velocities u, v lie on an Arakawa C grid, u on the east face and v on the north
 face of each cell. The channel is periodic in x, and has walls in y, along which u slips. A time
 step is a function of a block and of two rows and columns of its neighbours on each side.
-``F.halo_exchange`` brings these once a step; its backward returns their gradients. Only the local
-function is compiled.
+``F.halo_exchange`` brings these once a step; its backward returns their gradients. What a step also
+reads, the derivatives in time at the step before, does not travel: each rank computes those of one
+row and column of its neighbours, too. Only the local function is compiled.
 
 The beginning, the scheme and its numbers are those of mpi4jax's demonstration
 (github.com/mpi4jax/mpi4jax, examples/shallow_water.py): fluxes of potential vorticity, one Euler
@@ -56,14 +57,18 @@ def constants(first, viscosity, dtype):
     )
 
 
-def parts(s, f, inside, c):
-    """The six fields of a block after one time step.
+def time_step(s, old, f, inside, c):
+    """The fields of a block after one time step, and their derivatives in time before it.
 
     Args:
-        s: (6, H + 4, W + 4): h, u, v, and their derivatives in time at the step before.
+        s: (3, H + 4, W + 4): h, u, v.
+        old: three of (H + 2, W + 2), their derivatives in time at the step before.
         f: (H + 4, 1), the Coriolis parameter.
         inside: (H + 4, 1), 1 where the north face of a cell is no wall, and else 0.
         c: constants.
+
+    Returns:
+        Three of (H, W), and three as ``old``.
     """
     per_dx, g, now, before, friction, half, quarter = c[0], c[1], c[2], c[3], c[4], c[5], c[6]
     h, u, v = s[0], s[1], s[2] * inside
@@ -87,22 +92,16 @@ def parts(s, f, inside, c):
         - half * (qe[1:, 1:] + qe[1:, :-1])
         + per_dx * (ke[:-1, :-1] - ke[1:, :-1])
     )
-    h = h[1:-1, 1:-1] + now * dh + before * s[3][1:-1, 1:-1]
-    u = u[1:-1, 1:-1] + now * du + before * s[4][1:-1, 1:-1]
-    v = (v[1:-1, 1:-1] + now * dv + before * s[5][1:-1, 1:-1]) * inside[1:-1]
+    h = h[1:-1, 1:-1] + now * dh + before * old[0]
+    u = u[1:-1, 1:-1] + now * du + before * old[1]
+    v = (v[1:-1, 1:-1] + now * dv + before * old[2]) * inside[1:-1]
     shear = (u[1:] - u[:-1]) * inside[1:-2]  # none at a wall: u slips
     mid = v[1:-1, 1:-1]
     spread_u = u[1:-1, 2:] - u[1:-1, 1:-1] - u[1:-1, 1:-1] + u[1:-1, :-2]
     spread_u = spread_u + shear[1:, 1:-1] - shear[:-1, 1:-1]
     spread_v = v[1:-1, 2:] + v[1:-1, :-2] + v[2:, 1:-1] + v[:-2, 1:-1] - mid - mid - mid - mid
-    return (
-        h[1:-1, 1:-1],
-        u[1:-1, 1:-1] + friction * spread_u,
-        (mid + friction * spread_v) * inside[2:-2],
-        dh[1:-1, 1:-1],
-        du[1:-1, 1:-1],
-        dv[1:-1, 1:-1],
-    )
+    u, v = u[1:-1, 1:-1] + friction * spread_u, (mid + friction * spread_v) * inside[2:-2]
+    return (h[1:-1, 1:-1], u, v), (dh, du, dv)
 
 
 def loops():
@@ -130,7 +129,7 @@ def loops():
         return fe, fn, q, depth
 
     @numba.njit(nogil=True)
-    def forward(s, f, inside, c):
+    def forward(s, old_h, old_u, old_v, f, inside, c):
         rows, columns = s.shape[1:]
         per_dx, g, now, before, friction, half, quarter = c[0], c[1], c[2], c[3], c[4], c[5], c[6]
         h, u, v = s[0], s[1], s[2] * inside
@@ -141,28 +140,27 @@ def loops():
                 east, west = u[i, j] * u[i, j], u[i, j - 1] * u[i, j - 1]
                 north, south = v[i, j] * v[i, j], v[i - 1, j] * v[i - 1, j]
                 ke[i, j] = quarter * (east + west + north + south)
-        y = np.empty((6, rows - 4, columns - 4), s.dtype)
+        y = np.empty((3, rows - 4, columns - 4), s.dtype)
+        dh, du, dv = np.empty_like(old_h), np.empty_like(old_u), np.empty_like(old_v)
         u1, v1 = np.zeros_like(fe), np.zeros_like(fe)  # before friction
         for i in range(1, rows - 1):
             for j in range(1, columns - 1):
-                dh = per_dx * (fe[i, j - 1] - fe[i, j] + fn[i - 1, j] - fn[i, j])
+                k, m = i - 1, j - 1  # where the derivatives in time of this cell are
+                dh[k, m] = per_dx * (fe[i, j - 1] - fe[i, j] + fn[i - 1, j] - fn[i, j])
                 north = half * q[i, j] * (fn[i, j] + fn[i, j + 1])
                 south = half * q[i - 1, j] * (fn[i - 1, j] + fn[i - 1, j + 1])
                 east = half * q[i, j] * (fe[i, j] + fe[i + 1, j])
                 west = half * q[i, j - 1] * (fe[i, j - 1] + fe[i + 1, j - 1])
-                du = g * (h[i, j] - h[i, j + 1]) + half * (north + south)
-                du += per_dx * (ke[i, j] - ke[i, j + 1])
-                dv = g * (h[i, j] - h[i + 1, j]) - half * (east + west)
-                dv += per_dx * (ke[i, j] - ke[i + 1, j])
-                u1[i, j] = u[i, j] + now * du + before * s[4, i, j]
-                v1[i, j] = (v[i, j] + now * dv + before * s[5, i, j]) * inside[i, 0]
-                if 2 <= i < rows - 2 and 2 <= j < columns - 2:
-                    y[0, i - 2, j - 2] = h[i, j] + now * dh + before * s[3, i, j]
-                    y[3, i - 2, j - 2] = dh
-                    y[4, i - 2, j - 2] = du
-                    y[5, i - 2, j - 2] = dv
+                slope = g * (h[i, j] - h[i, j + 1]) + per_dx * (ke[i, j] - ke[i, j + 1])
+                du[k, m] = slope + half * (north + south)
+                slope = g * (h[i, j] - h[i + 1, j]) + per_dx * (ke[i, j] - ke[i + 1, j])
+                dv[k, m] = slope - half * (east + west)
+                u1[i, j] = u[i, j] + now * du[k, m] + before * old_u[k, m]
+                v1[i, j] = (v[i, j] + now * dv[k, m] + before * old_v[k, m]) * inside[i, 0]
         for i in range(2, rows - 2):
             for j in range(2, columns - 2):
+                k, m = i - 1, j - 1
+                y[0, i - 2, j - 2] = h[i, j] + now * dh[k, m] + before * old_h[k, m]
                 spread = u1[i, j + 1] - u1[i, j] - u1[i, j] + u1[i, j - 1]
                 spread += (u1[i + 1, j] - u1[i, j]) * inside[i, 0]  # none at a wall: u slips
                 spread -= (u1[i, j] - u1[i - 1, j]) * inside[i - 1, 0]
@@ -171,10 +169,10 @@ def loops():
                 spread = v1[i, j + 1] + v1[i, j - 1] + v1[i + 1, j] + v1[i - 1, j]
                 spread -= mid + mid + mid + mid
                 y[2, i - 2, j - 2] = (mid + friction * spread) * inside[i, 0]
-        return y
+        return y, dh, du, dv
 
     @numba.njit(nogil=True)
-    def backward(s, f, inside, c, gy):
+    def backward(s, old_h, old_u, old_v, f, inside, c, gy, g_dh, g_du, g_dv):
         """The gradient of the state before the step: ``forward``, from its end to its beginning."""
         rows, columns = s.shape[1:]
         per_dx, g, now, before, friction, half, quarter = c[0], c[1], c[2], c[3], c[4], c[5], c[6]
@@ -199,6 +197,7 @@ def loops():
                 g1[2, i + 1, j] += t
                 g1[2, i - 1, j] += t
         gs = np.zeros_like(s)
+        g_old_h, g_old_u, g_old_v = np.empty_like(old_h), np.empty_like(old_u), np.empty_like(old_v)
         gh, gu, gv = gs[0], gs[1], gs[2]
         gfe, gfn, gq, gke = (
             np.zeros_like(h),
@@ -209,14 +208,16 @@ def loops():
         for i in range(1, rows - 1):
             for j in range(1, columns - 1):
                 g1[2, i, j] *= inside[i, 0]
-                gdh, gdu, gdv = now * g1[0, i, j], now * g1[1, i, j], now * g1[2, i, j]
-                if 2 <= i < rows - 2 and 2 <= j < columns - 2:
-                    gdh += gy[3, i - 2, j - 2]
-                    gdu += gy[4, i - 2, j - 2]
-                    gdv += gy[5, i - 2, j - 2]
-                for k in range(3):
-                    gs[k, i, j] += g1[k, i, j]
-                    gs[k + 3, i, j] = before * g1[k, i, j]
+                k, m = i - 1, j - 1
+                gdh = g_dh[k, m] + now * g1[0, i, j]
+                gdu = g_du[k, m] + now * g1[1, i, j]
+                gdv = g_dv[k, m] + now * g1[2, i, j]
+                g_old_h[k, m] = before * g1[0, i, j]
+                g_old_u[k, m] = before * g1[1, i, j]
+                g_old_v[k, m] = before * g1[2, i, j]
+                gh[i, j] += g1[0, i, j]
+                gu[i, j] += g1[1, i, j]
+                gv[i, j] += g1[2, i, j]
                 gfe[i, j - 1] += per_dx * gdh
                 gfe[i, j] -= per_dx * gdh
                 gfn[i - 1, j] += per_dx * gdh
@@ -270,18 +271,23 @@ def loops():
                 gh[i + 1, j] += t * v[i, j]
                 gv[i, j] += t * (h[i, j] + h[i + 1, j])
         gs[2] *= inside
-        return gs, None, None, None
+        return gs, g_old_h, g_old_u, g_old_v, None, None, None
 
     return forward, backward
 
 
-def stacked(stack):
-    """The time step as one array, by numpy's, mnpar's or JAX's function."""
-    return lambda s, f, inside, c: stack(parts(s, f, inside, c))
-
-
 def local_step(name, dtype="f4"):
-    """A differentiable time step of one block: Variables and arrays in, a Variable out."""
+    """A differentiable time step of one block, of Variables and arrays: the fields after it,
+    (3, H, W), and their derivatives in time.
+    """
+
+    def stacked(stack):
+        def step(*args):
+            fields, derivatives = time_step(*args)
+            return stack(fields), derivatives
+
+        return step
+
     if name == "jax":
         import jax
 
@@ -289,13 +295,19 @@ def local_step(name, dtype="f4"):
             jax.config.update("jax_enable_x64", True)
         return F.from_jax(stacked(jax.numpy.stack))
     if name == "numba":
-        return F.from_numba(*loops())
+        compiled = F.from_numba(*loops())
+
+        def step(s, old, *constants):
+            fields, *derivatives = compiled(s, *old, *constants)
+            return fields, derivatives
+
+        return step
     return stacked(F.stack)
 
 
 def jet(rows, cells, dtype):
-    """The state at the beginning, (6, H, W), and the Coriolis parameter of all rows that a block of
-    ``rows`` reads, (rows + 4, 1).
+    """The fields at the beginning, (3, H, W), and the Coriolis parameter of all rows that a block
+    of ``rows`` reads, (rows + 4, 1).
     """
     height, width = cells
     y = np.arange(-1, height + 1)[:, None] * DX  # with a cell on each side, as in mpi4jax
@@ -304,11 +316,11 @@ def jet(rows, cells, dtype):
     u = 10 * np.exp(-(((y - 0.5 * length_y) / (0.02 * length_x)) ** 2)) + 0 * x
     h = np.cumsum(-DX * u * (CORIOLIS + BETA * y) / GRAVITY, axis=0)  # balances the Coriolis force
     waves = np.sin(10 * np.pi * x / length_x) * np.cos(8 * np.pi * y / length_y)
-    state = np.zeros((6, height, width))
-    state[0] = (DEPTH + h - h.mean() + 0.2 * waves)[1:-1, 1:-1]
-    state[1] = u[1:-1, 1:-1]
+    fields = np.zeros((3, height, width))
+    fields[0] = (DEPTH + h - h.mean() + 0.2 * waves)[1:-1, 1:-1]
+    fields[1] = u[1:-1, 1:-1]
     y = np.arange(rows[0] - HALO, rows[1] + HALO)[:, None] * DX
-    return state.astype(dtype), (CORIOLIS + BETA * y).astype(dtype)
+    return fields.astype(dtype), (CORIOLIS + BETA * y).astype(dtype)
 
 
 class Channel:
@@ -332,22 +344,30 @@ class Channel:
         row = np.arange(box.start[0] - HALO, box.stop[0] + HALO)[:, None]
         self.inside = ((row >= 0) & (row < cells[0] - 1)).astype(dtype)
         self.first, self.later = (constants(first, viscosity, dtype) for first in (True, False))
+        height, width = box.shape
+        self.still = [np.zeros((height + 2, width + 2), dtype)] * 3
         self.local = local_step(local, dtype)
 
-    def run(self, state, steps, first=True):
-        """The state so many time steps later."""
-        for i in range(steps):
+    def run(self, fields, steps, old=None):
+        """The fields so many time steps later, and what the next step reads beside them.
+
+        Args:
+            fields: (3, H, W), this rank's block.
+            steps: how many.
+            old: the derivatives in time at the step before; None: there was none.
+        """
+        for _ in range(steps):
             wide = F.halo_exchange(
-                state, self.grid, self.cells, 2 * HALO + 1, pad=HALO, mode=("edge", "wrap")
+                fields, self.grid, self.cells, 2 * HALO + 1, pad=HALO, mode=("edge", "wrap")
             )
-            c = self.first if first and i == 0 else self.later
-            state = self.local(wide, self.f, self.inside, c)
-        return state
+            old, c = (self.still, self.first) if old is None else (old, self.later)
+            fields, old = self.local(wide, old, self.f, self.inside, c)
+        return fields, old
 
     def misfit(self, start, measured, steps):
         """This rank's part of the mean square difference from measured heights."""
-        h = self.run(start, steps)[0]
-        return F.sum((h - measured) ** 2) / (self.cells[0] * self.cells[1])
+        fields, _ = self.run(start, steps)
+        return F.sum((fields[0] - measured) ** 2) / (self.cells[0] * self.cells[1])
 
 
 def grid_of(comm):
@@ -365,7 +385,7 @@ def gradient(comm, cells, local, dtype, steps):
     measured = channel.start[0] + noise.astype(dtype)
     start = mnpar.Variable(channel.start)
     channel.misfit(start, measured, steps).backward()
-    return start, lambda state: channel.misfit(state, measured, steps).array
+    return start, lambda fields: channel.misfit(fields, measured, steps).array
 
 
 def compare_gradients(comm, local, dtype, cells=(40, 60), steps=8):
@@ -383,7 +403,6 @@ def compare_gradients(comm, local, dtype, cells=(40, 60), steps=8):
     largest = total(abs(start.grad).max(initial=0), "max")
     differs = total(abs(other.grad - start.grad).max(initial=0), "max") / largest
     direction = np.random.default_rng(1 + comm.rank).standard_normal(start.shape)
-    direction[3:] = 0  # the first step does not read them
     slope = total(np.sum(start.grad * direction))
     eps = 1e-4
     with mnpar.no_backprop_mode():
@@ -391,13 +410,13 @@ def compare_gradients(comm, local, dtype, cells=(40, 60), steps=8):
     return differs, abs(slope * 2 * eps / total(there - back) - 1)
 
 
-def mean_height(comm, state, cells):
+def mean_height(comm, fields, cells):
     """Return the mean over the whole channel, in m."""
-    return comm.allreduce(np.asarray(np.sum(state[0], dtype="f8"))).item() / (cells[0] * cells[1])
+    return comm.allreduce(np.asarray(np.sum(fields[0], dtype="f8"))).item() / (cells[0] * cells[1])
 
 
 def main(comm, args):
-    """Run, differentiate, draw; return the whole channel's (6, H, W) at the end."""
+    """Run, differentiate, draw; return the whole channel's (3, H, W) at the end."""
     width, height = args.cells
     cells = (height, width)
     grid = grid_of(comm)
@@ -406,15 +425,15 @@ def main(comm, args):
     whole = [mnpar.plans.Box.whole(cells)] * comm.size
     film, forward, done = [], 0.0, 1
     with mnpar.no_backprop_mode():
-        state = channel.run(channel.start, 1).array  # compiles
+        fields, old = channel.run(channel.start, 1)  # compiles
         for frame in range(1, FRAMES + 1):
             steps = args.steps * (FRAMES + frame) // (2 * FRAMES) + 1 - done
             comm.barrier()
             began = time.perf_counter()
-            state = channel.run(state, steps, first=False).array
+            fields, old = channel.run(fields, steps, old)
             forward += time.perf_counter() - began
             done += steps
-            film.append((done, F.repartition(comm, state, grid.blocks(cells), whole).array))
+            film.append((done, F.repartition(comm, fields, grid.blocks(cells), whole).array))
     window = min(args.steps, 10)
     measured = film[0][1][channel.own][0]
     for _ in range(2):  # the first compiles
@@ -428,7 +447,7 @@ def main(comm, args):
         f"{args.local}: {1e3 * forward / args.steps:.2f} ms a step, with its gradient "
         f"{1e3 * both / window:.2f} ms"
     )
-    before, after = (mean_height(comm, one, cells) for one in (channel.start, state))
+    before, after = (mean_height(comm, one, cells) for one in (channel.start, fields.array))
     say(f"mean height {before:.4f} m, after {done} steps {after:.4f} m")
     if comm.is_root:
         draw(film, args.cells, Path(args.out) / "shallow_water.png")

@@ -130,7 +130,9 @@ class Exchange(Carrier):
     def steps(self, *xs: Any) -> Steps[Any]:
         form, call = self._give(xs)
         self.wants, keeps = call.wants, self.keeps and form is not None
-        delivery = Delivery(self.plan.want[self.comm.rank], self.route, form, self.fill)
+        delivery = Delivery(
+            self.plan.want[self.comm.rank], self.route, form, self.fill, aligned=self.of is None
+        )
         for parcel in delivery.in_order():
             if parcel.rank == self.comm.rank:
                 delivery.put(
