@@ -162,16 +162,24 @@ def header_fields() -> tuple[int, int, int]:
 _whole: ContextVar[tuple[Communicator, int] | None] = ContextVar("mnpar.whole", default=None)
 
 
-@contextmanager
-def in_function_of(comm: Communicator, whole: int) -> Iterator[None]:
+class InFunctionOf:
     """Let what this rank calls on a communicator, inside a ``with`` block, match only calls in
     functions of the same array, of which each rank has a part.
+
+    (Each function of a divided array enters one: ``contextmanager`` would take an eighth of the
+    time of a small one.)
     """
-    token = _whole.set((comm, whole))
-    try:
-        yield
-    finally:
-        _whole.reset(token)
+
+    __slots__ = ("_array", "_token")
+
+    def __init__(self, comm: Communicator, whole: int) -> None:
+        self._array = comm, whole
+
+    def __enter__(self) -> None:
+        self._token = _whole.set(self._array)
+
+    def __exit__(self, *error: object) -> None:
+        _whole.reset(self._token)
 
 
 _CONTAINERS = (tuple, list, dict)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -28,7 +27,7 @@ from mnpar.communicators.wire import number_of_whole
 from mnpar.errors import LayoutError, MismatchError, listed
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import split_axis
-from mnpar.functions.communication.base import in_function_of
+from mnpar.functions.communication.base import InFunctionOf
 from mnpar.functions.communication.exchange import exchange
 from mnpar.functions.communication.shared import copy_to, gather_from
 from mnpar.functions.divided.blocks import JoinPieces, copy_all_to, slices_within
@@ -225,11 +224,11 @@ class GridLayout:
 
     # ---- functions of divided arrays ----
 
-    def as_input(self) -> AbstractContextManager[None]:
+    def as_input(self) -> InFunctionOf:
         """Return a context in which what this rank calls matches only what others call for
         functions of an array of this layout.
         """
-        return in_function_of(self.grid.comm, _number(self.shape, self.grid.dims, self.axes))
+        return InFunctionOf(self.grid.comm, _number(self.shape, self.grid.dims, self.axes))
 
     def apply(self, node: FunctionNode, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Carry out a function by its rule."""
