@@ -256,9 +256,7 @@ def spatial_max_pooling_nd(
     """:func:`max_pooling_nd` of an image that is cut into blocks.
 
     Args:
-        x: this rank's block (N, C, …).
-        grid: all ranks of its communicator call this.
-        shape: of the whole image, its spatial axes.
+        x, grid, shape: as in :func:`spatial_convolution_nd`.
         ksize, stride, pad, cover_all, return_indices: as in :func:`max_pooling_nd`; a pad may also
             be a pair (before, after) for each axis.
         hide: as in :func:`spatial_convolution_nd`; not with ``return_indices``.
@@ -303,7 +301,7 @@ def spatial_average_pooling_nd(
     """:func:`average_pooling_nd` of an image that is cut into blocks.
 
     Args:
-        x, grid, shape: as in :func:`spatial_max_pooling_nd`.
+        x, grid, shape: as in :func:`spatial_convolution_nd`.
         ksize, stride, pad, pad_value: as in :func:`average_pooling_nd`; a pad may also be a pair
             for each axis.
         hide: as in :func:`spatial_convolution_nd`.
@@ -354,7 +352,7 @@ def spatial_lp_pooling_nd(
     """:func:`lp_pooling_nd` (L2 pooling) of an image that is cut into blocks.
 
     Args:
-        x, grid, shape: as in :func:`spatial_max_pooling_nd`.
+        x, grid, shape: as in :func:`spatial_convolution_nd`.
         ksize, stride, pad, cover_all, p: as in :func:`lp_pooling_nd`; a pad may also be a pair for
             each axis.
         hide: as in :func:`spatial_convolution_nd`.
@@ -414,9 +412,7 @@ def spatial_unpooling_nd(
     """:func:`unpooling_nd` to an image that is cut into blocks, from values that are.
 
     Args:
-        x: this rank's block (N, C, …) of the values.
-        grid: all ranks of its communicator call this.
-        shape: of all values, their spatial axes.
+        x, grid, shape: as in :func:`spatial_deconvolution_nd`.
         ksize, stride, pad, outsize, cover_all: as in :func:`unpooling_nd`.
         hide: as in :func:`spatial_convolution_nd`.
 
@@ -455,7 +451,7 @@ def spatial_upsampling_2d(
     were.
 
     Args:
-        x, grid, shape: as in :func:`spatial_unpooling_nd`.
+        x, grid, shape: as in :func:`spatial_convolution_nd`.
         indexes: as :func:`spatial_max_pooling_nd` returned them, of the shape of ``x``.
         ksize, stride, pad, outsize, cover_all: as in :func:`unpooling_nd`.
 
@@ -609,9 +605,7 @@ def spatial_local_contrast_normalization(
     """:func:`local_contrast_normalization` of an image that is cut into blocks.
 
     Args:
-        x: this rank's block (N, C, …).
-        grid: all ranks of its communicator call this.
-        shape: of the whole image, its spatial axes.
+        x, grid, shape: as in :func:`spatial_convolution_nd`.
         ksize: as in :func:`local_contrast_normalization`.
 
     Returns:
@@ -643,9 +637,7 @@ def spatial_layer_normalization(
     """:func:`layer_normalization` of samples that are cut into blocks.
 
     Args:
-        x: this rank's block (N, C, …).
-        grid: all ranks of its communicator call this.
-        shape: of the whole image, its spatial axes.
+        x, grid, shape: as in :func:`spatial_convolution_nd`.
         gamma, beta: as in :func:`layer_normalization`, whole and the same on every rank: (C, …), or
             the spatial axes alone.
         eps: added to the variance.

@@ -3,6 +3,7 @@ gradients, or a LayoutError; never anything else.
 """
 
 import functools
+import inspect
 import re
 from pathlib import Path
 
@@ -143,3 +144,18 @@ def test_the_page_names_the_functions_that_have_no_rule():
     assert sorted({name for name in refused if all(refused[name])} - named) == []
     assert [name for name in named if not any(refused.get(name, [True]))] == []
     assert [name for name in named if not hasattr(F, name)] == []
+
+
+def test_the_page_names_the_namesakes_that_have_more_than_ordinary_functions():
+    page = (Path(__file__).parents[3] / "docs" / "spatial.md").read_text(encoding="utf-8")
+    table = page[page.index("| namesake | more |") :].partition("\n\n")[0]
+    named = set(re.findall(r"F\.(spatial_\w+)", table))
+    # whose weights are cut, which no argument tells
+    more = {"spatial_linear"}
+    for name in F.__all__:
+        ordinary = getattr(F, name.removeprefix("spatial_"), None)
+        if name.startswith("spatial_") and ordinary is not None:
+            known = {"grid", "shape", *inspect.signature(ordinary).parameters}
+            if {*inspect.signature(getattr(F, name)).parameters} - known:
+                more.add(name)
+    assert named == more
