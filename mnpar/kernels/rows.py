@@ -6,11 +6,23 @@ numpy is as fast along the other axes, which are left to it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, Axis
-from mnpar.kernels.compiler import Integers, Matrix, Real, Vector, compiled, suits
+from mnpar.kernels.compiler import (
+    Doubles,
+    Integers,
+    Matrix,
+    Real,
+    Vector,
+    compiled,
+    formula,
+    has_dtype_of_loops,
+    suits,
+)
 from mnpar.kernels.scalar import number_of, rank_of
 
 SHORT = 16  # numbers of a row: fewer are compared one by one
@@ -66,6 +78,69 @@ def reduce_rows(name: str, x: Array, axis: Axis) -> Array:
             _largest(rows, y.reshape(-1), 1.0 if name == "max" else -1.0)
         return y
     found: Array = getattr(x, name)(axis=axis, keepdims=True)
+    return found
+
+
+@compiled
+def _product_gradient(x: Matrix, g: Vector, before: Doubles, least: float, gx: Matrix) -> None:
+    """In float64, which has room for products that float32 has none for, and does not compute them
+    many times slower. What is less than ``least`` is 0 in gx.
+    """
+    N, C = x.shape
+    for n in range(0, N, 4):  # four at a time: each product waits for the one before
+        rows = n, min(n + 1, N - 1), min(n + 2, N - 1), min(n + 3, N - 1)
+        p = q = r = s = np.float64(1.0)
+        for c in range(C):
+            before[4 * c] = p
+            before[4 * c + 1] = q
+            before[4 * c + 2] = r
+            before[4 * c + 3] = s
+            p *= x[rows[0], c]
+            q *= x[rows[1], c]
+            r *= x[rows[2], c]
+            s *= x[rows[3], c]
+        p, q = np.float64(g[rows[0]]), np.float64(g[rows[1]])
+        r, s = np.float64(g[rows[2]]), np.float64(g[rows[3]])
+        for c in range(C - 1, -1, -1):
+            gx[rows[0], c] = _unless_less(p * before[4 * c], least)
+            gx[rows[1], c] = _unless_less(q * before[4 * c + 1], least)
+            gx[rows[2], c] = _unless_less(r * before[4 * c + 2], least)
+            gx[rows[3], c] = _unless_less(s * before[4 * c + 3], least)
+            p *= x[rows[0], c]
+            q *= x[rows[1], c]
+            r *= x[rows[2], c]
+            s *= x[rows[3], c]
+
+
+@formula
+def _unless_less(x: Any, least: Any) -> Any:
+    return 0.0 if -least < x < least else x
+
+
+def product_gradient(x: Array, axes: tuple[int, ...], g: Array) -> Array:
+    """g times the product of all others over some axes, in the place of each: of those before it
+    and those after it. The axes have length 1 in g.
+
+    Example:
+        >>> product_gradient(np.array([2.0, 0.0, 3.0]), (0,), np.array([10.0]))
+        array([ 0., 60.,  0.])
+    """
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    if axes == last and x.size and suits(x) and has_dtype_of_loops(x, g):
+        gx = np.empty_like(x)
+        rows = x.reshape(g.size, -1)
+        least = float(np.finfo(x.dtype).smallest_subnormal) / 2
+        given = np.array(g).reshape(-1)
+        _product_gradient(rows, given, np.empty(4 * rows.shape[1]), least, gx.reshape(rows.shape))
+        return gx
+    xp = backend.get_array_module(x)
+    moved = xp.moveaxis(x, axes, last)
+    flat = moved.reshape(*moved.shape[: x.ndim - len(axes)], -1)
+    before, after = xp.ones_like(flat), xp.ones_like(flat)
+    xp.cumprod(flat[..., :-1], axis=-1, out=before[..., 1:])
+    after[..., :-1] = xp.flip(xp.cumprod(xp.flip(flat[..., 1:], -1), axis=-1), -1)
+    before *= after
+    found: Array = xp.moveaxis(before.reshape(moved.shape), last, axes) * g
     return found
 
 

@@ -90,6 +90,10 @@ KERNELS = {
     "maximum of rows": (lambda x: rows.reduce_rows("max", x, -1), 1),
     "minimum of rows": (lambda x: rows.reduce_rows("min", x, -1), 1),
     "product of rows": (lambda x: rows.reduce_rows("prod", x[:, :20] / 3, -1), 1),
+    "product of rows, its gradient": (
+        lambda x, g: rows.product_gradient(x[:, :20] / 3, (1,), g[:, :1]),
+        2,
+    ),
     "rows that are added": (added_rows, 2),
     "running sums": (lambda x: rows.running_sums(x, x.ndim - 1, False), 1),
     "running sums to the end": (lambda x: rows.running_sums(x, x.ndim - 1, True), 1),

@@ -1,7 +1,8 @@
 """Sums and products from the beginning to each place, and the product of all.
 
 The derivatives of products are quotients, gy·y/x, where nothing is 0 and nothing overflows. Where
-something is, they are made in pairs, log₂ n times: their derivatives need no quotient.
+something is, the derivative of a product is the product of the others; and what is differentiated
+again is made in pairs, log₂ n times: derivatives of these need no quotient.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from mnpar import backend
+from mnpar.autograd.tape import Tape
 from mnpar.backend import HALVES, Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import BroadcastTo
@@ -17,10 +20,10 @@ from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape, transpose
 from mnpar.functions.math.reduction import kept_shape
-from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis
+from mnpar.functions.node import GenericFunction, array_of, normalize_axes, normalize_axis
 from mnpar.kernels.dtypes import upcast_halves
-from mnpar.kernels.rows import reduce_rows, running_sums
-from mnpar.variable import Variable, as_variable
+from mnpar.kernels.rows import product_gradient, reduce_rows, running_sums
+from mnpar.variable import Variable, as_variable, grad
 
 
 class CumSum(GenericFunction):
@@ -91,7 +94,8 @@ def cumprod(x: Variable | Array, axis: int | None = None) -> Variable:
     y = CumProd(axis).apply((x,))[0]
     # what is 0 or infinite stays so, or is NaN
     last = get_item(y, (*[slice(None)] * axis, slice(-1, None)))
-    return y if _divisible(last) else _running_products(x, axis)
+    # a quotient that nobody asks for is as good
+    return y if y.creator is None or _divides(last.array) else _running_products(x, axis)
 
 
 def _running_products(x: Variable, axis: int) -> Variable:
@@ -107,7 +111,9 @@ def _running_products(x: Variable, axis: int) -> Variable:
 
 
 class Prod(GenericFunction):
-    """``y = Π x`` over some axes, which stay with length 1; ``gx = gy y / x``. No x may be 0."""
+    """``y = Π x`` over some axes, which stay with length 1; ``gx`` is ``gy`` times the product of
+    the others.
+    """
 
     def __init__(self, axes: tuple[int, ...]) -> None:
         self.axes = axes
@@ -125,7 +131,20 @@ class Prod(GenericFunction):
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
-        return lambda: BroadcastTo(x.shape)(gy * y) / x
+        if _divides(array_of(y)):
+            return lambda: BroadcastTo(x.shape)(gy * y) / x
+        if isinstance(x, Variable):
+            return lambda: self._recorded(x, as_variable(gy))
+        return lambda: self._by_others(x, gy)
+
+    def _by_others(self, x: Array, gy: Variable | Array) -> Array:
+        gx = product_gradient(upcast_halves(x), self.axes, upcast_halves(array_of(gy)))
+        return gx.astype(x.dtype, copy=False)
+
+    def _recorded(self, x: Variable, gy: Variable) -> Any:
+        """The gradient by differentiable functions of mnpar."""
+        with Tape():
+            return grad([_in_pairs(x, self.axes)], [x], [gy], enable_double_backprop=True)[0]
 
 
 def prod(x: Variable | Array, axis: Any = None, keepdims: bool = False) -> Variable:
@@ -148,25 +167,22 @@ def prod(x: Variable | Array, axis: Any = None, keepdims: bool = False) -> Varia
     x = as_variable(x)
     axes = sorted(normalize_axes("prod", x, range(x.ndim) if axis is None else axis))
     y = Prod(tuple(axes)).apply((x,))[0]
-    y = y if _divisible(y) else _in_pairs(x, axes)
     return y if keepdims else reshape(y, tuple([n for i, n in enumerate(x.shape) if i not in axes]))
 
 
-def _in_pairs(x: Variable, axes: list[int]) -> Variable:
+def _in_pairs(x: Variable, axes: tuple[int, ...]) -> Variable:
     y = transpose(x, (*axes, *[i for i in range(x.ndim) if i not in axes])) if axes else x
     y = reshape(y, (int(np.prod(y.shape[: len(axes)])), *y.shape[len(axes) :]))
     while y.shape[0] > 1:
         n = y.shape[0]
         even = get_item(y, slice(0, n - n % 2, 2)) * get_item(y, slice(1, n, 2))
         y = concat((even, get_item(y, slice(n - 1, n))), axis=0) if n % 2 else even
-    return reshape(y, kept_shape(x.shape, tuple(axes)))
+    return reshape(y, kept_shape(x.shape, axes))
 
 
-def _divisible(y: Variable) -> bool:
-    """Return whether the derivative of a product, or of each of many, is a quotient; or nobody will
-    ask for it.
-    """
-    return y.creator is None or bool((y.xp.isfinite(y.array) & (y.array != 0)).all())
+def _divides(y: Array) -> bool:
+    """Return whether the derivative of a product, or of each of many, is a quotient."""
+    return bool((backend.get_array_module(y).isfinite(y) & (y != 0)).all())
 
 
 def _along(name: str, x: Variable | Array, axis: int | None) -> tuple[Variable, int]:
