@@ -35,6 +35,15 @@ def is_channels_last(x: Array) -> bool:
     )
 
 
+def pixels_of(x: Array) -> Array | None:
+    """Return images whose channels come last in memory as a contiguous array (N, H, W, C); None for
+    others.
+    """
+    return as_pixels(x) if is_channels_last(x) else None
+
+
+# by the number of axes: those of an array, the channels last
+_CHANNELS_LAST = [(0, *range(2, n), 1) for n in range(9)]
 _ORDERS = [np.moveaxis(np.empty((2,) * n), -1, 1) for n in range(2, 8)]
 
 
@@ -49,9 +58,8 @@ def as_pixels(x: Array) -> Array:
     """Images (N, C, H, W), or of more axes or fewer, as a contiguous array (N, H, W, C): a view
     where they lie so, else a copy.
     """
-    pixels = x.transpose(0, *range(2, x.ndim), 1)
-    flags = pixels.flags
-    if flags.c_contiguous and flags.aligned and flags.writeable:
+    pixels = x.transpose(_CHANNELS_LAST[x.ndim])
+    if pixels.flags.carray:
         return pixels
     y = np.empty(pixels.shape, x.dtype)
     if x.flags.carray and has_loops(x):

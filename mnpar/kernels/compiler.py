@@ -61,6 +61,7 @@ def mode() -> str:
     return named
 
 
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _LEAST = {"": None, "numpy": sys.maxsize, "numba": 0}
 
 
@@ -123,9 +124,15 @@ def has_loops(x: Array, *others: Array) -> bool:
 def has_dtype_of_loops(x: Array, *others: Array) -> bool:
     """Return whether loops are compiled for numpy arrays of these dtypes, whatever their sizes."""
     dtype = x.dtype
-    if dtype.char not in "fd" or not dtype.isnative or not is_usable():
+    if not (dtype is _SINGLE or dtype is _DOUBLE or dtype in (_SINGLE, _DOUBLE)):
         return False
-    return all([type(array) is np.ndarray and array.dtype == dtype for array in (x, *others)])
+    if type(x) is not np.ndarray or not is_usable():
+        return False
+    # (written out, here and below: small arrays feel each call and each list)
+    for array in others:  # noqa: SIM110
+        if type(array) is not np.ndarray or array.dtype != dtype:
+            return False
+    return True
 
 
 def suits(x: Array, *others: Array) -> bool:
@@ -141,7 +148,12 @@ def suits(x: Array, *others: Array) -> bool:
 def suits_at_any_size(x: Array, *others: Array) -> bool:
     """Return whether compiled loops take these arrays, but for their sizes."""
     # carray: contiguous, aligned and writable
-    return has_dtype_of_loops(x, *others) and all([array.flags.carray for array in (x, *others)])
+    if not has_dtype_of_loops(x, *others) or not x.flags.carray:
+        return False
+    for array in others:  # noqa: SIM110
+        if not array.flags.carray:
+            return False
+    return True
 
 
 class Formula:

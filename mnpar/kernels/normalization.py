@@ -122,33 +122,33 @@ def _normalize_rows_gradient(
             ggamma[i] += g * ((x[n, i] - less) * scale - gap)
 
 
-def normalize_rows(
-    x: Array,
-    gamma: Array,
-    beta: Array,
-    eps: float,
-    y: Array,
-    statistics: tuple[Array, Array, Array],
-) -> bool:
-    """Compute y = γ·(x - μ)·s + β of rows (N, D), and the shift, rest and s = (σ² + ε)^-½ of
-    each.
+def normalize_rows(x: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array] | None:
+    """Return y = γ·(x - μ)·s + β of rows, over as many of the last axes as γ has, and the shift,
+    rest and s = (σ² + ε)^-½ of each, (3, N, 1); None where loops do not take the arrays.
     """
-    if not suits(x, y, gamma, beta, *statistics):
-        return False
-    _normalize_rows(x, gamma, beta, eps, y, *statistics)
-    return True
+    if not suits(x, gamma, beta):
+        return None
+    y = np.empty(x.shape, x.dtype)
+    rows = math.prod(x.shape[: x.ndim - gamma.ndim]), gamma.size
+    statistics = np.empty((3, rows[0], 1), x.dtype)
+    both = gamma.reshape(-1), beta.reshape(-1)
+    each = statistics.reshape(3, -1)
+    _normalize_rows(x.reshape(rows), *both, eps, y.reshape(rows), *each)
+    return y, statistics
 
 
 def normalize_rows_gradient(
     x: Array, gamma: Array, gy: Array, statistics: tuple[Array, Array, Array], gx: Array
-) -> tuple[Array, Array] | None:
-    """Compute the gradient of x into ``gx``, and return those of γ and β, float64."""
+) -> Array | None:
+    """Compute the gradient of x (N, D) into ``gx``, and return those of γ and β, (2, D), float64;
+    None where loops do not take the arrays.
+    """
     if not suits(x, gamma, gy, gx, *statistics):
         return None
-    ggamma = np.zeros(len(gamma))
-    gbeta = np.zeros(len(gamma))
-    _normalize_rows_gradient(x, gamma, gy, *statistics, gx, ggamma, gbeta)
-    return ggamma, gbeta
+    sums = np.zeros((2, gamma.size))
+    each = [z.reshape(-1) for z in statistics]
+    _normalize_rows_gradient(x, gamma.reshape(-1), gy, *each, gx, *sums)
+    return sums
 
 
 @compiled

@@ -14,7 +14,12 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.kernels import tuning
-from mnpar.kernels.channels_last import as_pixels, empty_images, is_channels_last
+from mnpar.kernels.channels_last import (
+    as_pixels,
+    empty_images,
+    is_channels_last,
+    pixels_of,
+)
 from mnpar.kernels.compiler import (
     Array4,
     Cube,
@@ -250,6 +255,48 @@ def _sum_of_pixels(
 
 
 @compiled
+def _sum_of_few(
+    x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, y: Array4
+) -> None:
+    """The same, for fewer channels than lanes."""
+    H, W = x.shape[1:3]
+    N, OH, OW = y.shape[:3]
+    for p in range(N * OH * OW):
+        n, oh, ow = p // (OW * OH), p // OW % OH, p % OW
+        total = y[n, oh, ow]
+        total[:] = 0.0
+        for h in range(max(0, oh * sh - ph), min(H, oh * sh - ph + kh)):
+            for w in range(max(0, ow * sw - pw), min(W, ow * sw - pw + kw)):
+                _add(x[n, h, w], 1.0, total)
+        share = scale[oh * OW + ow]
+        for c in range(total.size):
+            total[c] *= share
+
+
+@formula
+def _add(x: Any, share: Any, y: Any) -> Any:
+    for i in range(y.size):
+        y[i] += share * x[i]
+
+
+@compiled
+def _spread_among_few(
+    y: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, x: Array4
+) -> None:
+    """x[pixel] ← the sum over the windows that see it of y times the number of ``scale``, for fewer
+    channels than lanes.
+    """
+    H, W = x.shape[1:3]
+    N, OH, OW = y.shape[:3]
+    x[:, :, :, :] = 0.0
+    for p in range(N * OH * OW):
+        n, oh, ow = p // (OW * OH), p // OW % OH, p % OW
+        for h in range(max(0, oh * sh - ph), min(H, oh * sh - ph + kh)):
+            for w in range(max(0, ow * sw - pw), min(W, ow * sw - pw + kw)):
+                _add(y[n, oh, ow], scale[oh * OW + ow], x[n, h, w])
+
+
+@compiled
 def _spread_sums(
     y: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, x: Array4
 ) -> None:
@@ -279,18 +326,15 @@ def _spread_sums(
             store(x, p * C + c, total)
 
 
-def _numbers(windows: Windows) -> Numbers:
-    """The kernel, stride and padding of two axes, for the loops."""
-    return tuple([n for two in (windows.K, windows.stride, windows.pad) for n in two])
-
-
 def maximum(x: Array, windows: Windows) -> Array | None:
     """Return the maximum of each window of images whose channels come last; None for others."""
-    if len(windows.size) != 2 or not x.size or not is_channels_last(x) or not has_loops(x):
+    if len(windows.size) != 2 or not x.size or not has_loops(x):
         return None
-    y = empty_images((*x.shape[:2], *windows.out), x.dtype)
+    if (pixels := pixels_of(x)) is None:
+        return None
+    y = empty_images(x.shape[:2] + windows.out, x.dtype)
     loop = _maximum_of_pixels if x.shape[1] < LANES else _maximum_by_registers
-    loop(as_pixels(x), *_numbers(windows), as_pixels(y))
+    loop(pixels, *windows.numbers, as_pixels(y))
     return y
 
 
@@ -298,12 +342,15 @@ def sum_windows(x: Array, windows: Windows, scale: Array | float) -> Array | Non
     """Return the sum of each window, times ``scale``, of images whose channels come last; None for
     others, and where windows overlap much.
     """
-    if len(windows.size) != 2 or not x.size or not is_channels_last(x):
+    if len(windows.size) != 2 or not x.size or not has_loops(x):
         return None
     visits = math.prod(windows.K + windows.out)
     if visits > tuning.POOLED_VISITS * math.prod(windows.size):
         return None
-    return _by_registers(_sum_of_pixels, x, windows, scale, windows.out)
+    if (pixels := pixels_of(x)) is None:
+        return None
+    loop = _sum_of_few if x.shape[1] < LANES else _sum_of_pixels
+    return _scaled(loop, pixels, windows, scale, windows.out)
 
 
 def spread_sums(
@@ -312,20 +359,20 @@ def spread_sums(
     """Return images in which each pixel is the sum over the windows that see it of y times
     ``scale``, with channels last where those of y are, or are asked for; None for others.
     """
-    if len(windows.size) != 2 or not y.size or not (channels_last or is_channels_last(y)):
+    if len(windows.size) != 2 or not y.size or not has_loops(y):
         return None
-    return _by_registers(_spread_sums, y, windows, scale, windows.size)
+    pixels = as_pixels(y) if channels_last else pixels_of(y)
+    if pixels is None:
+        return None
+    loop = _spread_among_few if y.shape[1] < LANES else _spread_sums
+    return _scaled(loop, pixels, windows, scale, windows.size)
 
 
-def _by_registers(
-    loop: Loop, x: Array, windows: Windows, scale: Array | float, size: Numbers
-) -> Array | None:
-    if x.shape[1] < LANES or not has_loops(x):
-        return None
-    y = empty_images((*x.shape[:2], *size), x.dtype)
-    scales = np.empty((1, 1, *windows.out), x.dtype)
+def _scaled(loop: Loop, x: Array, windows: Windows, scale: Array | float, size: Numbers) -> Array:
+    y = empty_images((len(x), x.shape[3], *size), x.dtype)
+    scales = np.empty(windows.out, x.dtype)
     scales[...] = scale
-    loop(as_pixels(x), *_numbers(windows), scales.reshape(-1), as_pixels(y))
+    loop(x, *windows.numbers, scales.reshape(-1), as_pixels(y))
     return y
 
 
@@ -342,7 +389,7 @@ def spread_maximum(x: Array, y: Array, gy: Array, windows: Windows) -> Array | N
             _spread_over_tiles(*pixels, *windows.K, *windows.stride)
         else:
             left = np.empty(x.shape[1], x.dtype)
-            _spread_over_pixels(*pixels, left, *_numbers(windows))
+            _spread_over_pixels(*pixels, left, *windows.numbers)
         return gx
     if not suits(x, y, gy):
         return None
@@ -354,6 +401,6 @@ def spread_maximum(x: Array, y: Array, gy: Array, windows: Windows) -> Array | N
         gy.reshape(out),
         gx.reshape(image),
         np.empty(windows.out[1], x.dtype),
-        *_numbers(windows),
+        *windows.numbers,
     )
     return gx

@@ -140,6 +140,11 @@ class Windows:
     dilate: Numbers
     out: Numbers
 
+    @functools.cached_property
+    def numbers(self) -> Numbers:
+        """K, stride and pad of all axes, as loops without dilation read them."""
+        return (*self.K, *self.stride, *self.pad)
+
     @classmethod
     def over(
         cls,

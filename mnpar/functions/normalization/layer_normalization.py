@@ -51,14 +51,17 @@ class LayerNormalization(GenericFunction):
     def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
         self.retain_inputs((0, 1))
         (N, D), xp = self.shape, backend.get_array_module(x)
+        if not x.flags.c_contiguous:
+            x = xp.ascontiguousarray(x)
+        if (found := normalize_rows(x, gamma, beta, self.eps)) is not None:
+            y, (self.shift, self.rest, self.s) = found
+            self.dtype = x.dtype
+            return y
         self.dtype = dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
         rows = self._rows(x)
         y = xp.empty(x.shape, x.dtype)
         both = xp.empty((2, D), dtype)
         both[0], both[1] = gamma.reshape(D), beta.reshape(D)
-        self.shift, self.rest, self.s = (xp.empty((N, 1), dtype) for _ in range(3))
-        if normalize_rows(rows, both[0], both[1], self.eps, y.reshape(N, D), self._statistics):
-            return y
         self._centre(rows)
         thin = xp.zeros((2, N, 2), dtype)
         thin[0, :, :1], thin[1, :, :1], thin[1, :, 1:] = self.s, -self.rest * self.s, 1
@@ -68,10 +71,6 @@ class LayerNormalization(GenericFunction):
             d *= z
             xp.add(d, move, out=y.reshape(N, D)[n], casting="same_kind")
         return y
-
-    @property
-    def _statistics(self) -> tuple[Array, Array, Array]:
-        return self.shift[:, 0], self.rest[:, 0], self.s[:, 0]
 
     def _rows(self, x: Array) -> Array:
         """(N, D), row by row: columns, which linear layers hand on, would be read anew for each sum
@@ -139,13 +138,14 @@ class LayerNormalization(GenericFunction):
         (N, D), xp, s = self.shape, backend.get_array_module(x), self.s
         rows = self._rows(x)
         gs = self._rows(gy)
+        gx = xp.empty(x.shape, x.dtype)
+        statistics = self.shift, self.rest, s
+        sums = normalize_rows_gradient(rows, gamma, gs, statistics, gx.reshape(N, D))
+        if sums is not None:
+            ggamma, gbeta = sums.astype(gamma.dtype).reshape(2, *gamma.shape)
+            return gx, ggamma, gbeta
         both = xp.ones((2, D), self.dtype)
         both[0] = gamma.reshape(D)
-        gx = xp.empty(x.shape, x.dtype)
-        sums = normalize_rows_gradient(rows, both[0], gs, self._statistics, gx.reshape(N, D))
-        if sums is not None:
-            ggamma, gbeta = [z.astype(gamma.dtype).reshape(gamma.shape) for z in sums]
-            return gx, ggamma, gbeta
         p = gs @ both[0, :, None]
         k = s**3 * (-1 / max(D, 1))
         less = self.rest * p * k
