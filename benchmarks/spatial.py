@@ -39,7 +39,7 @@ import mnpar.functions as F
 import mnpar.links as L
 from mnpar.communicators import operation
 from mnpar.communicators.waiting import Pending, Waiting
-from mnpar.functions.communication.exchange import Carrier, exchange
+from mnpar.functions.communication.exchange import Carrier, Exchange, Give, exchange
 from mnpar.functions.divided import blocks, windows
 
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
@@ -115,53 +115,41 @@ def batch(model, grid, shape, n):
     return x, rng.integers(0, 2, (n, *shape)).astype("i4")[(slice(None), *cells)].copy()
 
 
+class Exchanges(mnpar.FunctionHook):
+    """Within it, ``found`` gets the shape and the plan of all that is exchanged forward, and
+    whether a gradient comes back.
+    """
+
+    name = "exchanges"
+
+    def __init__(self):
+        self.found = []
+
+    def forward_preprocess(self, function, in_data):
+        if isinstance(function, Exchange | Give):
+            self.found += [(x.shape, function.plan, function.differentiable) for x in in_data]
+
+
 def halos_of(model, x, t, shape):
-    """What the layers exchange in a step: functions that exchange just that, and the bytes that
+    """What the layers exchange in a step: a function that exchanges just that, and the bytes that
     this rank owes the others.
     """
-    found = []
-    owed = 0
-    rank = model.grid.comm.rank
-
-    def plan_of(x, plan, run):
-        nonlocal owed
-        lead = x.size // max(1, int(np.prod(x.shape[2:]))) * x.dtype.itemsize
-        owed += plan.sent(rank) * lead + (plan.adjoint.sent(rank) * lead if x.requires_grad else 0)
-        if not plan.idle(rank):
-            found.append((x.shape, x.requires_grad, run))
-
-    def halo_of(x, grid, shape, window, mode="constant", fill=0, later=False):
-        plan_of(
-            x, grid.halo(shape, window, mode), lambda v: real[0](v, grid, shape, window, mode, fill)
-        )
-        return real[0](x, grid, shape, window, mode, fill, later)
-
-    def convolution(x, grid, shape, window, W, b, groups, mode, hide):
-        plan_of(x, grid.halo(shape, window, mode), lambda v: real[0](v, grid, shape, window, mode))
-        return real[1](x, grid, shape, window, W, b, groups, mode, hide)
-
-    def exchanged(comm, x, plan):
-        plan_of(x, plan, lambda v: exchange(comm, v, plan))
-        return exchange(comm, x, plan)
-
-    real = blocks.halo_of, windows.halo_convolution
-    blocks.halo_of = windows.halo_of = halo_of
-    windows.halo_convolution = convolution
-    blocks.exchange = windows.exchange = exchanged
-    try:
-        model.loss(x, t, shape).backward()
-    finally:
-        blocks.halo_of = windows.halo_of = real[0]
-        windows.halo_convolution = real[1]
-        blocks.exchange = windows.exchange = exchange
-    arrays = [mnpar.Variable(np.zeros(size, "f4"), requires_grad=wants) for size, wants, _ in found]
+    comm, exchanges = model.grid.comm, Exchanges()
+    with exchanges:
+        loss = model.loss(x, t, shape)
+    loss.backward()
+    owed, arrays = 0, []
+    for size, plan, wanted in exchanges.found:
+        v = mnpar.Variable(np.zeros(size, "f4"), requires_grad=wanted)
+        cells = plan.sent(comm.rank) + (plan.adjoint.sent(comm.rank) if wanted else 0)
+        owed += cells * v.array.itemsize * int(np.prod(size[:2]))  # of samples and channels
+        if not plan.idle(comm.rank):
+            arrays.append((v, plan))
 
     def halos():
-        for v, (_, _, run) in zip(arrays, found, strict=True):
-            y = run(v)
-            mnpar.backward(
-                [y], [mnpar.Variable(y.array)] if y.requires_grad else None
-            ) if y.requires_grad else mnpar.backward()
+        for v, plan in arrays:
+            y = exchange(comm, v, plan)
+            mnpar.backward([y], [mnpar.Variable(y.array)]) if y.requires_grad else mnpar.backward()
 
     return halos, owed
 
