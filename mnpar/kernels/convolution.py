@@ -3,8 +3,8 @@
 * Images, one group: Winograd's method where that needs less time (winograd_loops.py), else
   direct.py; the transpose as products that are added up (column_loops.py) where that needs fewer
   products.
-* As many groups as channels: depthwise.py. Groups of some channels: direct.py, or grouped.py where
-  they are fewer than a register holds.
+* Groups of some channels: direct.py. As many groups as channels: depthwise.py.
+* Fewer filters, of a group or of all, than a register has numbers: grouped.py.
 * Sequences are images of one row. Of volumes, the slices that a window sees are channels of one
   image: a convolution of images then adds up over all three axes.
 
@@ -60,10 +60,10 @@ def _convolve(x: Array, W: Array, bias: Array, windows: Windows, groups: int, y:
             _convolve(stacks, filters, bias, flat, groups, y[n].reshape(-1, *y.shape[2:]))
     elif _is_depthwise(W.shape, groups):
         depthwise.convolve(x, W, bias, windows, y)
-    elif groups > 1 and K // groups < LANES:
-        grouped.convolve(x, W, bias, windows, groups, y)
     elif groups == 1 and winograd_loops.is_faster(windows, len(x), C, K):
         winograd_loops.convolve(x, winograd_loops.transform_filters(W), bias, windows, y)
+    elif K // groups < LANES:
+        grouped.convolve(x, W, bias, windows, groups, y)
     else:
         direct.convolve(x, W, bias, windows, groups, y)
 
@@ -96,14 +96,16 @@ def _transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x
                 slices += seen
     elif _is_depthwise(W.shape, groups):
         depthwise.transpose(y, W, bias, windows, x)
-    elif groups > 1 and C < LANES:
-        grouped.transpose(y, W, bias, windows, groups, x)
-    elif groups > 1:
-        direct.transpose(y, W, bias, windows, groups, x)
-    elif windows.is_reversible and winograd_loops.is_faster(windows.reversed(), len(y), K, C):
+    elif (
+        groups == 1
+        and windows.is_reversible
+        and winograd_loops.is_faster(windows.reversed(), len(y), K, C)
+    ):
         filters = winograd_loops.transform_filters(W, turned=True)
         winograd_loops.convolve(y, filters, bias, windows.reversed(), x)
-    elif C >= LANES and _sees_little_padding(windows):
+    elif C < LANES and (groups > 1 or K < LANES):
+        grouped.transpose(y, W, bias, windows, groups, x)
+    elif groups > 1 or (C >= LANES and _sees_little_padding(windows)):
         direct.transpose(y, W, bias, windows, groups, x)
     else:
         column_loops.transpose(y, W, windows, x)
@@ -149,10 +151,10 @@ def _gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers)
         return total.reshape(K, depth, C, *shape[3:]).swapaxes(1, 2)
     if _is_depthwise(shape, groups):
         return depthwise.gradient(x, y, windows)
-    if groups > 1 and K // groups < LANES:
-        return grouped.gradient(x, y, windows, groups, shape)
     if groups == 1 and winograd_loops.is_faster(windows, len(x), C, K):
         return winograd_loops.gradient(x, y, windows)
+    if K // groups < LANES:
+        return grouped.gradient(x, y, windows, groups, shape)
     return direct.gradient(x, y, windows, groups, shape)
 
 

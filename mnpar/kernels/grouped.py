@@ -1,4 +1,5 @@
-"""Convolutions of images in many small groups: the numbers of a register are neighbouring pixels.
+"""Convolutions of images with few filters, such as those in many small groups: the numbers of a
+register are neighbouring pixels.
 
 Where a group has fewer filters than a register has numbers, direct.py would compute with empty
 places. Here the channels of some groups are copied, a sample at a time, into planes: each channel
