@@ -118,40 +118,6 @@ def started_ranks(args: argparse.Namespace, otherwise: int) -> int:
     return launched if launched > 1 else otherwise
 
 
-def ranks_of_grid(
-    parser: argparse.ArgumentParser, args: argparse.Namespace, flag: str, axes: int = 2
-) -> int:
-    """Return for how many ranks the grid of a flag like ``--halopar 2x3`` is; end with a usage
-    error if there will be another number of them.
-
-    Args:
-        parser: of the script.
-        args: what :func:`parse_args` returned: the flag's value is what :func:`dims` makes, or
-            None. The ranks are ``args.threads``, if there is such a number, or those of the
-            launcher, if it has started several. None becomes blocks of rows, one for each rank.
-        flag: its name.
-        axes: of the grid.
-
-    Example:
-        >>> import argparse, mnpar
-        >>> args = argparse.Namespace(halopar=(2, 3), threads=6)
-        >>> mnpar.launch.ranks_of_grid(argparse.ArgumentParser(), args, "halopar")
-        6
-    """
-    started = started_ranks(args, 0)
-    grid: tuple[int, ...] = getattr(args, flag) or (started or 1, *(1,) * (axes - 1))
-    setattr(args, flag, grid)
-    needed = math.prod(grid)
-    ranks = started or needed
-    if ranks != needed or len(grid) != axes:
-        names = "rows x columns" if axes == 2 else f"{axes} numbers"
-        there = (
-            f", and there are {ranks}: {command(needed, args.threads)}" if ranks != needed else ""
-        )
-        parser.error(f"--{flag} is {names} of all ranks: {grid} is for {needed}{there}")
-    return needed
-
-
 def command(ranks: int, threads: object = None) -> str:
     """Return what to type for so many ranks of this script: a usage error about their number
     names it.
@@ -438,7 +404,7 @@ class Parser(argparse.ArgumentParser):
         Args:
             names: of the flag, with spaces between them.
             default: its value where it is not given and suits the ranks that there are; where it
-                does not, the first axis has all of them.
+                does not, the first axis has all of them, a grid as square as it can be.
             switches: flags that stand for a value of this one, and what is to be put into it:
                 ``{"--blocks RxC": "space={}", "--batches": "data=-1"}``.
             axes: the axes that the program knows, and of how many numbers their sizes are: 1, or
@@ -531,7 +497,9 @@ class _Division(NamedTuple):
             divide, n = self.default, math.prod(_numbers(self.default))
             if started not in (0, n):
                 (first, numbers), *_ = self.axes.items()
-                divide = {first: started if numbers == 1 else (started, *(1,) * (numbers - 1))}
+                rows = max([r for r in range(1, math.isqrt(started) + 1) if started % r == 0])
+                grid = (rows, started // rows, *(1,) * (numbers - 2))
+                divide = {first: started if numbers == 1 else grid}
         self._check(parser, divide)
         free = [name for name, size in divide.items() if size == -1]
         known = math.prod([n for n in _numbers(divide) if n != -1])

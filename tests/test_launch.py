@@ -555,6 +555,17 @@ def test_a_division_holds_where_the_ranks_suit_it(monkeypatch):
     assert divided("--threads 3", monkeypatch, "data=2,model=2", ranks=4) == ({"data": 3}, 3)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "grid"), {1: (1, 1), 2: (1, 2), 6: (2, 3), 7: (1, 7), 12: (3, 4)}.items()
+)
+def test_without_a_flag_all_ranks_make_a_grid_as_square_as_can_be(ranks, grid, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["train.py", "--threads", str(ranks)])
+    parser = mnpar.launch.Parser("Train.", ranks=4)
+    parser.divide(default="space=2x2", space=2)
+    args = parser.read()
+    assert (args.divide, args.ranks) == ({"space": grid}, ranks)
+
+
 MISFITS = {
     "--divide dtaa=2": "--divide: no axis 'dtaa': did you mean 'data'? There are data, model",
     "--divide space=2": "--divide space=2: the axis space is given as space=2x2",

@@ -99,12 +99,7 @@ def plate(n):
 
 def main(comm, args):
     """Learn κ; returns the difference of the two gradients, and the first and the last loss."""
-    rows = (
-        args.grid[0]
-        if args.grid
-        else max(r for r in range(1, comm.size + 1) if comm.size % r == 0 and r * r <= comm.size)
-    )
-    grid = mnpar.SpatialGrid(comm, args.grid or (rows, comm.size // rows))
+    grid = mnpar.Mesh(comm, **args.divide).grid()
     shape = (args.size, args.size)
     # the whole is only there to make measurements, and for the comparison
     truth, start = plate(args.size)
@@ -204,21 +199,13 @@ def draw(truth, found, measured, history, blocks, path):
     print(f"plot: {path}")
 
 
-def check(parser, args):
-    """Refuse what does not go together."""
-    if args.grid:
-        args.ranks = mnpar.launch.ranks_of_grid(parser, args, "grid")
-
-
 def flags():
     """Return the parser of the command line."""
-    parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
+    parser = mnpar.launch.Parser(__doc__, ranks=4)
+    parser.divide(default="space=2x2", switches={"--grid RxC": "space={}"}, space=2)
     parser.flag("--size", 48, "cells on each side of the plate", least=2)
     parser.flag("--steps", 50, "time steps of the simulation", least=5)
     parser.flag("--iterations", 50, "steps of learning")
-    parser.flag(
-        "--grid", mnpar.launch.dims, "blocks: R rows and C columns (as square as the ranks allow)"
-    )
     parser.flag("--out -o", mnpar.launch.folder, "for the plot", default="result")
     return parser
 

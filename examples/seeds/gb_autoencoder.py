@@ -246,7 +246,7 @@ def main(comm, args):
     """Train, check, draw."""
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(args.seed)
-    grid = mnpar.SpatialGrid(comm, args.halopar)
+    grid = mnpar.Mesh(comm, **args.divide).grid()
     with mnpar.launch.reading(comm):
         train, test, name = load(args)
     shape = train[0][0].shape
@@ -358,17 +358,10 @@ def draw(pictures, W, history, path):
     print(f"plot: {path}")
 
 
-def check(parser, args):
-    """Refuse what does not go together."""
-    args.ranks = mnpar.launch.ranks_of_grid(parser, args, "halopar")
-
-
 def flags():
     """Return the parser of the command line."""
-    parser = mnpar.launch.Parser(__doc__, ranks=1, exactly=True, check=check)
-    parser.flag(
-        "--halopar", mnpar.launch.dims, "images in R x C blocks, one for each rank (ranks x 1)"
-    )
+    parser = mnpar.launch.Parser(__doc__, ranks=1, exactly=True)
+    parser.divide(switches={"--halopar RxC": "space={}"}, space=2)
     parser.flag("--untied", False, "decoders learn filters of their own")
     parser.flag("--neon-order", False, "decoders step before encoders, not together with them")
     parser.flag("--pretrain", 10, "epochs of reconstruction for each level", least=0)

@@ -408,9 +408,9 @@ OF_PYTHON = {
         "--divide model=2": "no axis 'model'; there are space, data",
     },
     "applications/halo_diffusion": {
-        "--grid 2y2": "a grid is numbers from 1 on with an x between them, like 2x2, not '2y2'",
-        "--grid 2x2 --threads 3": "(2, 2) is for 4, and there are 3",
-        "--grid 4": "--grid is rows x columns",
+        "--grid 2y2": "a mesh is names and sizes",
+        "--grid 2x2 --threads 3": "--divide space=2x2 is for 4 ranks, not 3",
+        "--grid 4": "the axis space is given as space=2x2",
         "--steps 0": "--steps is at least 5, not 0",
     },
     "applications/shallow_water": {
@@ -455,7 +455,7 @@ OF_PYTHON = {
         "--data /dev/null": "--data: there is no folder /dev/null",
         "--epoch 0": "--epoch is at least 1, not 0",
     },
-    "seeds/gb_autoencoder": {"--halopar 2x2 --threads 3": "(2, 2) is for 4, and there are 3"},
+    "seeds/gb_autoencoder": {"--halopar 2x2 --threads 3": "space=2x2 is for 4 ranks, not 3"},
 }
 USAGE_ERRORS = [  # example, ranks of mpiexec, flags, what is said once
     *[
