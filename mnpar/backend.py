@@ -476,6 +476,8 @@ def require_array(x: object) -> Array:
         )
     elif hasattr(x, "node"):
         advice = "give its .array"
+    elif type(x).__module__.startswith("torch"):
+        advice = "mnpar.torch has the communications of tensors, mnpar.from_dlpack(x) is a Variable"
     elif "Tracer" in given:
         advice = "JAX traces what F.from_jax calls: call mnpar's functions before and after that"
     elif not isinstance(x, int | float | complex) and not hasattr(x, "__array__"):

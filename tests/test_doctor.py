@@ -1,5 +1,6 @@
 """The doctor says what works, alone and under mpiexec, and fails where training would."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -45,6 +46,8 @@ def test_it_reports_once_whatever_the_number_of_ranks(ranks):
     ):
         assert done.stdout.count(f"  {word:14} ") >= 1
     assert done.stdout.count("  numpy ") == 1
+    has_torch = importlib.util.find_spec("torch") is not None
+    assert ("a GPU's tensors through the host's memory" in done.stdout) == has_torch
     assert ("allreduce" in done.stdout) == (ranks == 2)
 
 

@@ -81,6 +81,14 @@ def test_conda_requires_what_setup_cfg_does():
     }
 
 
+def test_a_command_of_the_conda_recipe_with_a_colon_is_quoted():
+    """Otherwise YAML reads it as a mapping."""
+    items = re.findall(r"^ +- (.+)$", RECIPE, re.M)
+    commands = [item for item in items if ": " in item and not re.match(r"\w+: ", item)]
+    assert commands
+    assert all(command[0] in "'\"" for command in commands)
+
+
 def spack_versions(versions):
     """Spack's spelling of a range: ``>=4.1,<5`` is ``@4.1:4``, as 5 is left out."""
     least = re.search(r">=([\d.]+)", versions)

@@ -15,7 +15,10 @@ from mnpar.communicators.wire import CUT_ALIKE, UPDATE, read_header
 
 ANY = -1  # any source, any tag
 FORWARD, BACKWARD = 0, 1
-BACKWARD_TOO = "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"
+BACKWARD_TOO = (
+    "every rank that has communicated runs backward: mnpar.backward(), if it has no loss; "
+    "mnpar.torch.backward(), with PyTorch's tensors"
+)
 UPDATE_TOO = "all ranks make as many updates: one that has no more batches calls optimizer.join()"
 
 CALL_TOO = (

@@ -24,6 +24,11 @@ from mnpar.runtime.callsite import call_site
 from mnpar.torch.history import current_history
 from mnpar.variable import Variable
 
+_UNSEEN = (
+    "does not see through communications: it would keep what came while it looked. Communicate "
+    "outside of what it traces or transforms"
+)
+
 
 def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function of mnpar with tensors in place of Variables.
@@ -37,11 +42,19 @@ def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tensor that was given.
 
     Raises:
-        TypeError: a tensor has a dtype that numpy does not have, or is sparse.
+        TypeError: a tensor has a dtype that numpy does not have, or is sparse; RuntimeError:
+            PyTorch traces or transforms the program, which would send nothing when it runs.
     """
+    name = function.__name__
+    if torch.jit.is_tracing():
+        raise RuntimeError(f"{name} at {call_site()}: torch.jit.trace {_UNSEEN}")
     tensors: list[torch.Tensor] = []
 
     def enter(x: torch.Tensor) -> Variable:
+        if torch._C._functorch.is_functorch_wrapped_tensor(x):
+            raise RuntimeError(
+                f"{name} at {call_site()}: torch.func {_UNSEEN}; mnpar.torch.grad differentiates"
+            )
         tensors.append(x)
         wanted = x.requires_grad and torch.is_grad_enabled()
         return Variable(array_of(x.cpu()), requires_grad=wanted)
@@ -54,7 +67,7 @@ def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         result = function(*args, **kwargs)
     outputs: list[Variable] = []
     replaced(result, Variable, outputs.append)
-    label = f"{function.__name__} at {call_site()}"
+    label = f"{name} at {call_site()}"
     call = TensorCall(label, inputs, outputs, tape.records)
     returned = iter(call.on_tensors(given))
     device = tensors[0].device if tensors else torch.device("cpu")

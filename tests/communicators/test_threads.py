@@ -469,7 +469,8 @@ def test_a_rank_that_forgets_backward_is_told_what_to_call():
     assert [str(one.message) for one in told] == [
         "rank 0 never took a gradient from rank 1: gradient of send of float64 (2,) at "
         f"{line('gives a gradient')}; "
-        "every rank that has communicated runs backward: mnpar.backward(), if it has no loss"
+        "every rank that has communicated runs backward: mnpar.backward(), if it has no loss; "
+        "mnpar.torch.backward(), with PyTorch's tensors"
     ]
     with pytest.raises(
         DeadlockError,

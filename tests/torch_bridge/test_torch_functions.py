@@ -338,6 +338,24 @@ def test_a_tensor_that_is_no_array_is_told(x):
     wrong(lambda comm: mt.allreduce(comm, x), TypeError, "is no array of numpy's.*x.float")
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda f, x: torch.jit.trace(f, x),
+        lambda f, x: torch.func.vmap(f)(x),
+        lambda f, x: torch.func.grad(lambda x: f(x).sum())(x),
+    ],
+    ids=["trace", "vmap", "grad"],
+)
+def test_a_communication_that_pytorch_would_not_repeat_is_told(look):
+    wrong(
+        lambda comm: look(lambda x: mt.allreduce(comm, x), torch.ones(2)),
+        RuntimeError,
+        r"allreduce at .* does not see through communications.*Communicate outside",
+    )
+
+
 def test_the_history_is_forgotten_after_an_error():
     def program(comm):
         x = torch.ones(2, requires_grad=True)

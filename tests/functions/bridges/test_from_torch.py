@@ -401,6 +401,11 @@ def test_a_captured_constant_is_none_of_these():
 # ---- handing arrays over ----
 
 
+def test_a_tensor_in_place_of_an_array_is_told_where_to_go():
+    with pytest.raises(TypeError, match=r"mnpar\.torch has the communications.*from_dlpack\(x\)"):
+        F.sum(torch.ones(2))
+
+
 def test_a_variable_without_a_gradient_is_handed_over_and_one_with_is_not():
     x = mnpar.Variable(np.ones(2), requires_grad=False)
     tensor = torch.from_dlpack(x)
