@@ -13,7 +13,6 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.kernels import tuning
 from mnpar.kernels.compiler import Real
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.fused import PerChannel, fused
@@ -22,7 +21,7 @@ from mnpar.kernels.scalar import exp, expm1, logistic
 from mnpar.kernels.sums import split_arrays, sum_to
 
 
-@fused(twin=lambda xp, x: xp.maximum(x, 0), least=tuning.CHEAP_LEAST)
+@fused(twin=lambda xp, x: xp.maximum(x, 0), least="CHEAP_LEAST")
 def relu(x: Any) -> Any:
     """max(x, 0)"""
     return 0.0 if x < 0.0 else x  # NaN stays NaN
@@ -35,7 +34,7 @@ def _where_positive(xp: ArrayModule, g: Array, y: Array) -> Array:
     return positive
 
 
-@fused(twin=_where_positive, least=tuning.CHEAP_LEAST)
+@fused(twin=_where_positive, least="CHEAP_LEAST")
 def relu_gradient(g: Any, y: Any) -> Any:
     """g where y > 0, else 0"""
     return g if y > 0.0 else g * 0.0
@@ -69,13 +68,13 @@ def tanh_gradient(g: Any, y: Any) -> Any:
     return (1.0 - y * y) * g
 
 
-@fused(twin=lambda xp, x, a: x * leaky_slopes(x, a), least=tuning.CHEAP_LEAST)
+@fused(twin=lambda xp, x, a: x * leaky_slopes(x, a), least="CHEAP_LEAST")
 def leaky_relu(x: Any, a: Real) -> Any:
     """x where x > 0, else a x"""
     return x if x > 0.0 else a * x
 
 
-@fused(twin=lambda xp, g, x, a: g * leaky_slopes(x, a), least=tuning.CHEAP_LEAST)
+@fused(twin=lambda xp, g, x, a: g * leaky_slopes(x, a), least="CHEAP_LEAST")
 def leaky_relu_gradient(g: Any, x: Any, a: Real) -> Any:
     """g where x > 0, else a g"""
     return g if x > 0.0 else a * g
@@ -131,7 +130,7 @@ def _prelu_in_passes(xp: ArrayModule, x: Array, W: Array) -> Array:
     return y
 
 
-@fused(twin=_prelu_in_passes, least=tuning.CHEAP_LEAST)
+@fused(twin=_prelu_in_passes, least="CHEAP_LEAST")
 def prelu(x: Any, w: PerChannel) -> Any:
     """x where x > 0, else w x"""
     return x if x > 0.0 else w * x
@@ -159,7 +158,7 @@ def _swish_in_blocks(xp: ArrayModule, x: Array, beta: Array) -> Array:
     return y
 
 
-@fused(twin=_swish_in_blocks, least=tuning.COSTLY_LEAST)
+@fused(twin=_swish_in_blocks, least="COSTLY_LEAST")
 def swish(x: Any, b: PerChannel) -> Any:
     """x / (1 + e⁻ᵇˣ)"""
     return x / (1.0 + exp(-(b * x)))
@@ -205,7 +204,7 @@ def _swish_gradients_in_blocks(
 
 @fused(
     twin=lambda xp, g, x, beta: _swish_gradients_in_blocks(xp, g, x, beta, False)[0],
-    least=tuning.COSTLY_LEAST,
+    least="COSTLY_LEAST",
 )
 def swish_gradient(g: Any, x: Any, b: PerChannel) -> Any:
     """g s + b h with s = 1 / (1 + e⁻ᵇˣ) and h = g x s (1 - s)."""
@@ -214,7 +213,7 @@ def swish_gradient(g: Any, x: Any, b: PerChannel) -> Any:
     return g * s + b * h
 
 
-@fused(twin=_swish_gradients_in_blocks, sums=1, least=tuning.COSTLY_LEAST)
+@fused(twin=_swish_gradients_in_blocks, sums=1, least="COSTLY_LEAST")
 def swish_gradients(g: Any, x: Any, b: PerChannel) -> Any:
     """The gradients of x, g s + b h, and of b, Σ x h."""
     s = logistic(b * x)

@@ -18,7 +18,6 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.kernels import tuning
 from mnpar.kernels.blas import can_compute_by_mkl, compute_by_mkl
 from mnpar.kernels.compiler import Formula, formula
 from mnpar.kernels.dtypes import upcast_halves
@@ -160,7 +159,7 @@ def _argument_d(x: Any) -> Any:
 _artanh_erf = Formula({"f": _argument_f, "d": _argument_d})
 
 
-@fused(twin=_erf_in_blocks, least=tuning.COSTLY_LEAST)
+@fused(twin=_erf_in_blocks, least="COSTLY_LEAST")
 def erf(x: Any) -> Any:
     """Return 2 / √π ∫₀ˣ e^(−t²) dt."""
     return tanh(_artanh_erf(x))
@@ -174,7 +173,7 @@ def _normal_share(x: Any) -> Any:
 
 @fused(
     twin=lambda xp, x: BlockedGelu(False)._forward_in_blocks(x, False),
-    least=tuning.COSTLY_LEAST,
+    least="COSTLY_LEAST",
 )
 def _gelu(x: Any) -> Any:
     """x Φ(x)"""
@@ -183,7 +182,7 @@ def _gelu(x: Any) -> Any:
 
 @fused(
     twin=lambda xp, g, x: BlockedGelu(False)._gradient_in_blocks(x, g),
-    least=tuning.COSTLY_LEAST,
+    least="COSTLY_LEAST",
 )
 def _gelu_gradient(g: Any, x: Any) -> Any:
     """(Φ + x Φ′) g"""
@@ -198,7 +197,7 @@ def _share_by_tanh(x: Any) -> Any:
 
 @fused(
     twin=lambda xp, x: BlockedGelu(True)._forward_in_blocks(x, False),
-    least=tuning.COSTLY_LEAST,
+    least="COSTLY_LEAST",
 )
 def _gelu_by_tanh(x: Any) -> Any:
     return x * _share_by_tanh(x)
@@ -206,7 +205,7 @@ def _gelu_by_tanh(x: Any) -> Any:
 
 @fused(
     twin=lambda xp, g, x: BlockedGelu(True)._gradient_in_blocks(x, g),
-    least=tuning.COSTLY_LEAST,
+    least="COSTLY_LEAST",
 )
 def _gelu_by_tanh_gradient(g: Any, x: Any) -> Any:
     p = _share_by_tanh(x)

@@ -129,8 +129,8 @@ class Fused(Generic[Results]):
         twin: the same of ``xp`` (numpy or CuPy) and the arguments.
         each: how many results are arrays.
         sums: how many results are added up.
-        least: how many elements an array has at least that is not left to the twin; by default
-            ``tuning.COMPILED_LEAST``.
+        least: the constant of tuning.py that says how many elements an array has at least that is
+            not left to the twin; by default ``COMPILED_LEAST``.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Fused(Generic[Results]):
         twin: Callable[..., Any],
         each: int = 1,
         sums: int = 0,
-        least: int | None = None,
+        least: str = "",
     ) -> None:
         self.twin, self.each, self.sums, self.least = twin, each, sums, least
         hints = get_type_hints(compute, include_extras=True)
@@ -188,7 +188,10 @@ class Fused(Generic[Results]):
         """Return how many elements an array has at least."""
         least = compiler.least()
         # not where all arrays, or none, are for loops
-        return least if self.least is None or least in (0, sys.maxsize) else self.least
+        if not self.least or least in (0, sys.maxsize):
+            return least
+        found: int = getattr(tuning, self.least)
+        return found
 
     def _by_loops(self, args: tuple[Any, ...]) -> Any:
         """The results; None where loops do not take the arrays."""
@@ -277,14 +280,14 @@ def _channel_view(shape: tuple[int, ...], channels: tuple[int, ...]) -> ChannelV
 
 @overload
 def fused(
-    twin: Callable[..., Any], *, least: int | None = None
+    twin: Callable[..., Any], *, least: str = ""
 ) -> Callable[[Callable[..., Any]], Fused[Array]]: ...
 @overload
 def fused(
-    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: int | None = None
+    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: str = ""
 ) -> Callable[[Callable[..., Any]], Fused[tuple[Array, ...]]]: ...
 def fused(
-    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: int | None = None
+    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: str = ""
 ) -> Callable[[Callable[..., Any]], Fused[Any]]:
     """Make a function of arrays from a formula for one number.
 
@@ -292,8 +295,8 @@ def fused(
         twin: the same of ``xp`` (numpy or CuPy) and arrays.
         each: how many of its results, the first, are arrays.
         sums: how many of its results, those after them, are added up.
-        least: how many elements an array has at least that is not left to the twin: a constant of
-            tuning.py, which counts the twin's passes.
+        least: the constant of tuning.py that says how many elements an array has at least that is
+            not left to the twin: it counts the twin's passes.
 
     Example:
         >>> @fused(twin=lambda xp, x, y: x * y + x)

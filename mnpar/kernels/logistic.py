@@ -12,7 +12,6 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array, ArrayModule
-from mnpar.kernels import tuning
 from mnpar.kernels.dtypes import as_floating, upcast_halves
 from mnpar.kernels.fused import fused
 from mnpar.kernels.scalar import exp, log1p_up_to_1, logistic as _logistic
@@ -53,7 +52,7 @@ def _logistic_in_blocks(xp: ArrayModule, x: Array) -> Array:
     return y
 
 
-@fused(twin=_logistic_in_blocks, least=tuning.COSTLY_LEAST)
+@fused(twin=_logistic_in_blocks, least="COSTLY_LEAST")
 def logistic(x: Any) -> Any:
     """Return 1 / (1 + e⁻ˣ); where e⁻ˣ is ∞ it is 0."""
     return _logistic(x)
@@ -71,7 +70,7 @@ def _log1p_exp_in_blocks(xp: ArrayModule, x: Array) -> Array:
     return y
 
 
-@fused(twin=_log1p_exp_in_blocks, least=tuning.COSTLY_LEAST)
+@fused(twin=_log1p_exp_in_blocks, least="COSTLY_LEAST")
 def log1p_exp(x: Any) -> Any:
     """Return log(1 + eˣ), computed as max(x, 0) + log(1 + e⁻ˡˣˡ)."""
     return (0.0 if x < 0.0 else x) + log1p_up_to_1(exp(x if x < 0.0 else -x))

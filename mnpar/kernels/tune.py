@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mnpar.kernels import compiler, convolution, softmax, tuning
+from mnpar.kernels import attention, compiler, convolution, erf, logistic, softmax, tuning
 from mnpar.kernels.activation import relu
 from mnpar.kernels.channels_last import empty_images
 from mnpar.kernels.windows import Windows
@@ -143,11 +143,33 @@ def _transposed() -> Callable[[], None]:
     return work
 
 
+def _costly_functions() -> Callable[[], None]:
+    arrays = [_numbers(2**k) for k in range(1, 9) for _ in range(2 ** (8 - k))]
+
+    def work() -> None:
+        for x in arrays:
+            erf.BlockedGelu(False).forward(x, False)
+            logistic.log1p_exp(x)
+
+    return work
+
+
+def _attention() -> Callable[[], None]:
+    arrays = [_numbers(n, 8, T, 32) for n, T in ((2, 16), (1, 32), (1, 64), (1, 128))]
+
+    def work() -> None:
+        for x in arrays:
+            attention.BlockedAttention(0.2, False, None, (0, 1, 2, 3)).forward(x, x, x, False)
+
+    return work
+
+
 def _powers(first: int, end: int) -> list[int]:
     return [2**k for k in range(first, end)]
 
 
 _WINOGRAD = ((16, 32, 32, 32), (16, 64, 64, 16), (32, 128, 128, 8))
+_FEW_TILES = ((1, 16, 16, 8), (1, 32, 32, 14), (2, 64, 64, 8), (8, 32, 32, 8))
 _DIRECT = ((16, 20, 48, 14),)
 # constant, the values that are tried beside its present one, the work
 _WORKS: list[tuple[str, list[int], Callable[[], Callable[[], None]]]] = [
@@ -155,4 +177,7 @@ _WORKS: list[tuple[str, list[int], Callable[[], Callable[[], None]]]] = [
     ("WINOGRAD_LOOP_BYTES", _powers(18, 23), lambda: _convolutions(3, _WINOGRAD)),
     ("DIRECT_PIXELS", _powers(7, 12), lambda: _convolutions(5, _DIRECT)),
     ("COLUMN_LOOP_BYTES", _powers(17, 22), _transposed),
+    ("COSTLY_LEAST", _powers(1, 9), _costly_functions),
+    ("ATTENTION_LOOP_MOST", _powers(15, 24), _attention),
+    ("WINOGRAD_LOOP_CALL", _powers(16, 25), lambda: _convolutions(3, _FEW_TILES)),
 ]

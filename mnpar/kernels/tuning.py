@@ -18,7 +18,8 @@ import warnings
 from pathlib import Path
 
 # Compiled loops (compiler.py): benchmark "functions" (normalizations, softmax, gelu; relu), with
-# MNPAR_KERNELS=numba and without. A call of a loop takes as long as some five of numpy's.
+# MNPAR_KERNELS=numba and without, and ``doctor --tune`` for the first and the last. A call of a
+# loop takes as long as some five of numpy's.
 COMPILED_LEAST = 2**8  # elements: fewer are left to numpy, and do not import numba
 CHEAP_LEAST = 2**13  # the same, where numpy makes but one or two passes
 COSTLY_LEAST = 2**3  # the same, where it makes ten and more, which take 20 to 80 µs of any array
@@ -55,7 +56,7 @@ WINOGRAD_FEW_TILES = 4  # along the last axis, at most, and
 WINOGRAD_MANY_SAMPLES = 8  # samples, at least, so that samples come last in memory
 
 # Convolutions of images whose channels come last, by compiled loops: benchmark "steps", and
-# ``doctor --tune`` for the bytes and pixels.
+# ``doctor --tune`` for the bytes, pixels and calls.
 COLUMN_LOOP_BYTES = 2**19  # of a block, and what is made of it: half a second cache
 WINOGRAD_LOOP_BYTES = 2**20  # of a part of the tiles and what is made of them
 WINOGRAD_LOOP_TOUCH = 10  # transforming a number takes as long as so many products,
@@ -82,7 +83,7 @@ THREADED_LEAST = 2**24  # multiplications: from here on a process alone takes al
 MKL_NARROW = 32  # rows, columns or terms: less is left to numpy, too
 MKL_LEAST_NUMBERS = 2**10  # of a function: fewer are left to numpy
 
-# Attention in blocks: benchmark "functions" (attention).
+# Attention in blocks: benchmark "functions" (attention), and ``doctor --tune`` for the loop.
 ATTENTION_WEIGHTS = 2**22  # that forward keeps for backward; more are computed again
 ATTENTION_WEIGHTS_OF_HEAD = 2**18  # the same, of one head
 ATTENTION_QUERIES = 64  # of a block of causal attention; of others twice as many
@@ -97,6 +98,9 @@ CHOSEN_HERE = (
     "WINOGRAD_LOOP_BYTES",
     "DIRECT_PIXELS",
     "COLUMN_LOOP_BYTES",
+    "COSTLY_LEAST",
+    "ATTENTION_LOOP_MOST",
+    "WINOGRAD_LOOP_CALL",
 )
 
 
