@@ -61,7 +61,7 @@ def mode() -> str:
     return named
 
 
-_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+_NATIVE = (np.dtype(np.float32), np.dtype(np.float64))  # of native byte order
 _LEAST = {"": None, "numpy": sys.maxsize, "numba": 0}
 
 
@@ -124,9 +124,7 @@ def has_loops(x: Array, *others: Array) -> bool:
 def has_dtype_of_loops(x: Array, *others: Array) -> bool:
     """Return whether loops are compiled for numpy arrays of these dtypes, whatever their sizes."""
     dtype = x.dtype
-    if not (dtype is _SINGLE or dtype is _DOUBLE or dtype in (_SINGLE, _DOUBLE)):
-        return False
-    if type(x) is not np.ndarray or not is_usable():
+    if dtype not in _NATIVE or type(x) is not np.ndarray or not is_usable():
         return False
     # (written out, here and below: small arrays feel each call and each list)
     for array in others:  # noqa: SIM110
