@@ -40,7 +40,6 @@ import mnpar.links as L
 from mnpar.communicators import operation
 from mnpar.communicators.waiting import Pending, Waiting
 from mnpar.functions.communication.exchange import Carrier, Exchange, Give, exchange
-from mnpar.functions.divided import blocks, windows
 
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
 
@@ -155,14 +154,13 @@ def halos_of(model, x, t, shape):
 
 
 @contextmanager
-def hidden():
+def hidden(grid):
     """Within it, layers hide their halos though the ranks are on one host."""
-    real = blocks.should_hide
-    blocks.should_hide = windows.should_hide = lambda x, grid, hide: True
+    grid.hide = True
     try:
         yield
     finally:
-        blocks.should_hide = windows.should_hide = real
+        grid.hide = None
 
 
 @contextmanager
@@ -204,7 +202,7 @@ def slow(delay, waited):
         Carrier._give, Carrier._take, operation.wait = give, take, wait
 
 
-def far_away(comm, step, delay, rounds):
+def far_away(grid, step, delay, rounds):
     """Which part of a slow link's time is hidden by what is computed meanwhile: as it is, and if
     convolutions hide halos.
     """
@@ -212,28 +210,28 @@ def far_away(comm, step, delay, rounds):
     for _ in range(rounds):
         for hide, found in seconds.items():
             waited = {}
-            comm.barrier()
-            with hidden() if hide else nullcontext(), slow(delay, waited):
+            grid.comm.barrier()
+            with hidden(grid) if hide else nullcontext(), slow(delay, waited):
                 step()
             found.append(1 - sum(waited.values()) / (delay * len(waited)))
     return [statistics.median(found) for found in seconds.values()]
 
 
-def measured(comm, step, halos, rounds):
+def measured(grid, step, halos, rounds):
     """Median seconds of the step, of the same with halos hidden, and of the halos alone."""
 
     def hiding():
-        with hidden():
+        with hidden(grid):
             step()
 
     ways = {"step": step, "hiding": hiding, "halos": halos}
     times = {name: [] for name in ways}
     for i in range(rounds + 2):
         for name, function in ways.items():
-            comm.barrier()
+            grid.comm.barrier()
             begin = time.perf_counter()
             function()
-            comm.barrier()
+            grid.comm.barrier()
             if i > 1:
                 times[name].append(time.perf_counter() - begin)
     return [statistics.median(times[name]) for name in ways]
@@ -266,15 +264,16 @@ def waiting(waited):
         Carrier._take = take
 
 
-def hidden_part(comm, step, halos, rounds):
+def hidden_part(grid, step, halos, rounds):
     """Which part of the waiting for halos is hidden, as it comes and with ``hide``: the mean over
     ranks.
     """
 
     def hiding():
-        with hidden():
+        with hidden(grid):
             step()
 
+    comm = grid.comm
     waits = {function: [] for function in (halos, step, hiding)}
     for _ in range(rounds):
         for function, found in waits.items():
@@ -314,11 +313,11 @@ def row(comm, name, rounds, delay):
     step()
     sent = comm.traffic.bytes - sent
     found["sent"], found["owed"] = map(sum, zip(*comm.allgather_obj((sent, owed)), strict=True))
-    found["step"], found["hiding"], found["halos"] = measured(comm, step, halos, rounds)
+    found["step"], found["hiding"], found["halos"] = measured(grid, step, halos, rounds)
     if comm.inter_size > 1:
-        found["hidden"] = hidden_part(comm, step, halos, rounds)
+        found["hidden"] = hidden_part(grid, step, halos, rounds)
     if delay and comm.size > 1:
-        found["slow"] = far_away(comm, step, delay, rounds)
+        found["slow"] = far_away(grid, step, delay, rounds)
     return found
 
 

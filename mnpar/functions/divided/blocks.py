@@ -154,12 +154,14 @@ def check_block(
     return x, shape
 
 
-def should_hide(x: Variable, grid: SpatialGrid, hide: bool | None) -> bool:
-    """Return whether to work while the halo is on its way; left open, where ranks are on several
-    hosts and have much to do.
+def should_hide(x: Variable, grid: SpatialGrid) -> bool:
+    """Return whether to work while the halo is on its way; where the grid leaves it open, where
+    ranks are on several hosts and have much to do.
     """
     # (all ranks ask: no short way)
-    return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING if hide is None else hide
+    if grid.hide is None:
+        return grid.comm.inter_size > 1 and x.size >= WORTH_HIDING
+    return grid.hide
 
 
 def windowed(
@@ -170,7 +172,7 @@ def windowed(
     local: Local,
     nothing: tuple[int, Any],
     fill: float = 0,
-    hide: bool | None = False,
+    hide: bool = True,
 ) -> Variable:
     """This rank's outputs of a local operation on windows.
 
@@ -181,14 +183,16 @@ def windowed(
             outputs; it also gets the box.
         nothing: channels and dtype of the outputs, for a rank that has none.
         fill: the padding.
-        hide: compute what needs no halo before it is awaited, if that is most of the block.
+        hide: where the grid hides halos, compute what needs none before it is awaited, if that is
+            most of the block.
     """
     plan = grid.halo(shape, window, gaps=True)
     have = grid.block(shape)
     out = grid.block(window.outputs(shape))
     inner = window.inside(have) & out
     receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
-    later = should_hide(x, grid, hide) and receives and 2 * inner.volume > out.volume
+    hide = hide and should_hide(x, grid)
+    later = hide and receives and 2 * inner.volume > out.volume
     chunk = halo_of(x, grid, shape, window, fill=fill, later=later)
     if out.empty or not later:
         return empty_block(x, out, nothing) if out.empty else local(chunk, out)
@@ -211,7 +215,7 @@ def transposed(
     window: Window,
     local: Callable[..., Variable],
     nothing: tuple[int, Any],
-    hide: bool | None = False,
+    hide: bool = True,
 ) -> Variable:
     """This rank's block of an image to which windows are added.
 
@@ -222,8 +226,8 @@ def transposed(
         local: from the values of some windows, and the box of cells that they reach, to an image of
             that box; linear in the first of them.
         nothing: channels and dtype of the image, for a rank that has nothing of it, or no window.
-        hide: add up this rank's own windows before those of others are awaited, if they are most of
-            them.
+        hide: where the grid hides halos, add up this rank's own windows before those of others are
+            awaited, if they are most of them.
 
     Returns:
         The block; cells that no window reaches are zeros.
@@ -234,9 +238,8 @@ def transposed(
     values = window.readers(cells) & Box.whole(shape)
     own = have & values
     receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
-    later = (
-        should_hide(as_variable(xs[0]), grid, hide) and receives and 2 * own.volume > values.volume
-    )
+    hide = hide and should_hide(as_variable(xs[0]), grid)
+    later = hide and receives and 2 * own.volume > values.volume
     chunks = [(iexchange if later else exchange)(grid.comm, x, plan) for x in xs]
     boxes = [own, *values.minus(own)] if later else [values]
     reached = [window.reads(box) for box in boxes]

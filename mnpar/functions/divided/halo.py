@@ -38,6 +38,9 @@ class SpatialGrid:
         comm: rank r is at row r // C and column r % C of a grid of (R, C).
         dims: the number of ranks on each spatial axis. Ranks that the grid does not need have empty
             blocks.
+        hide: compute the outputs that read only a rank's own block while the halo is on its way.
+            None: where the ranks are on several hosts, and the blocks large; within one, the halo
+            comes faster than outputs are cut and joined. The same on all ranks.
 
     Raises:
         ValueError: the grid needs more ranks than there are; TypeError: numbers that are not whole.
@@ -48,7 +51,9 @@ class SpatialGrid:
         [(3, 3), (2, 3)]
     """
 
-    def __init__(self, comm: Communicator, dims: Sequence[int]) -> None:
+    def __init__(
+        self, comm: Communicator, dims: Sequence[int], *, hide: bool | None = None
+    ) -> None:
         require_communicator(comm, "SpatialGrid(comm, dims)")
         if isinstance(dims, str) or not isinstance(dims, Sequence | np.ndarray):
             raise TypeError(
@@ -56,6 +61,7 @@ class SpatialGrid:
             )
         self.comm = comm
         self.dims = tuple(map(index, dims))
+        self.hide = hide
         # the Parameters that were found to be the same on all ranks, by id (layout.py)
         self.seen: dict[int, Any] = {}
         # the cuts that all ranks were found to agree on, by shape and axes (layout.py)
@@ -78,7 +84,7 @@ class SpatialGrid:
         grid = self._grids.get(dims)
         if grid is None:
             grid = self._grids[dims] = self._of_same_ranks(dims)
-            grid.seen, grid._grids = self.seen, self._grids
+            grid.hide, grid.seen, grid._grids = self.hide, self.seen, self._grids
         return grid
 
     def _of_same_ranks(self, dims: tuple[int, ...]) -> SpatialGrid:
@@ -109,7 +115,7 @@ class SpatialGrid:
         """Return a grid of the ranks of :meth:`group`; all ranks call this."""
         key = self.dims, tuple(along), tuple(dims)
         if key not in self._grids:
-            self._grids[key] = SpatialGrid(self.group(along), dims)
+            self._grids[key] = SpatialGrid(self.group(along), dims, hide=self.hide)
         return self._grids[key]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SpatialGrid:

@@ -88,7 +88,6 @@ def spatial_convolution_nd(
     groups: int = 1,
     *,
     mode: Any = "constant",
-    hide: bool | None = None,
 ) -> Variable:
     """:func:`convolution_nd` of an image that is cut into blocks; on one axis, two or three, as the
     grid has.
@@ -103,9 +102,6 @@ def spatial_convolution_nd(
             pair (before, after) for each axis.
         mode: how the image goes on beyond its edges, as in :func:`halo_exchange`; ``'constant'`` is
             zeros.
-        hide: compute the outputs that read only this block while the halo is on its way. None:
-            where the ranks are on several hosts, and the blocks large; within one, the halo comes
-            faster than outputs are cut and joined.
 
     Returns:
         This rank's block (N, K, …) of the outputs, whose whole shape is
@@ -135,7 +131,7 @@ def spatial_convolution_nd(
     window = Window.of(n, W.shape[2:], stride, pad, dilate, cover_all)
     output_shape(who, block.shape, window)
     W, b = copy_all_to(grid.comm, W, b)
-    return convolved(block, window, W, b, groups, mode, hide)
+    return convolved(block, window, W, b, groups, mode)
 
 
 def spatial_depthwise_convolution_2d(
@@ -182,8 +178,6 @@ def spatial_deconvolution_nd(
     outsize: PerAxis | None = None,
     dilate: PerAxis = 1,
     groups: int = 1,
-    *,
-    hide: bool | None = None,
 ) -> Variable:
     """:func:`deconvolution_nd` to an image that is cut into blocks, from values that are.
 
@@ -193,7 +187,6 @@ def spatial_deconvolution_nd(
         shape: of all values, their spatial axes.
         W, b, stride, pad, outsize, dilate, groups: as in :func:`deconvolution_nd`; W and b are the
             same on every rank.
-        hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
         This rank's block (N, C, …) of the image, whose whole shape is ``outsize`` or
@@ -220,7 +213,7 @@ def spatial_deconvolution_nd(
     window = Window.of(n, W.shape[2:], stride, pad, dilate)
     image = image_shape(who, window, block.shape, outsize)
     W, b = copy_all_to(grid.comm, W, b)
-    return deconvolved(block, window, image, W, b, groups, hide)
+    return deconvolved(block, window, image, W, b, groups)
 
 
 def _pooling(
@@ -250,8 +243,6 @@ def spatial_max_pooling_nd(
     pad: PerAxis = 0,
     cover_all: bool = True,
     return_indices: bool = False,
-    *,
-    hide: bool | None = None,
 ) -> Any:
     """:func:`max_pooling_nd` of an image that is cut into blocks.
 
@@ -259,7 +250,6 @@ def spatial_max_pooling_nd(
         x, grid, shape: as in :func:`spatial_convolution_nd`.
         ksize, stride, pad, cover_all, return_indices: as in :func:`max_pooling_nd`; a pad may also
             be a pair (before, after) for each axis.
-        hide: as in :func:`spatial_convolution_nd`; not with ``return_indices``.
 
     Returns:
         This rank's block (N, C, …) of the outputs, whose whole shape is
@@ -283,7 +273,7 @@ def spatial_max_pooling_nd(
     block, window = _pooling(who, x, grid, shape, ksize, stride, pad, cover_all)
     before, out = [first for first, _ in window.pad], window.outputs(block.shape)
     check_maxima(who, block.shape, window.kernel, window.stride, before, out)
-    y = max_pooled(block, window, False if return_indices else hide)
+    y = max_pooled(block, window, hide=not return_indices)
     return (y, max_places(block, window).array) if return_indices else y
 
 
@@ -295,8 +285,6 @@ def spatial_average_pooling_nd(
     stride: PerAxis | None = None,
     pad: PerAxis = 0,
     pad_value: Any = 0,
-    *,
-    hide: bool | None = None,
 ) -> Variable:
     """:func:`average_pooling_nd` of an image that is cut into blocks.
 
@@ -304,7 +292,6 @@ def spatial_average_pooling_nd(
         x, grid, shape: as in :func:`spatial_convolution_nd`.
         ksize, stride, pad, pad_value: as in :func:`average_pooling_nd`; a pad may also be a pair
             for each axis.
-        hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
         This rank's block (N, C, …) of the outputs.
@@ -334,7 +321,7 @@ def spatial_average_pooling_nd(
     if pad_value is None and window.pad != ((0, 0),) * len(block.shape):
         dtype = block.x.dtype if block.x.dtype.char != "e" else np.dtype("f4")
         scale = block.x.xp.asarray(1 / cells_seen(window, block.shape), dtype)
-    return sum_pooled(block, window, scale, hide)
+    return sum_pooled(block, window, scale)
 
 
 def spatial_lp_pooling_nd(
@@ -346,8 +333,6 @@ def spatial_lp_pooling_nd(
     pad: PerAxis = 0,
     cover_all: bool = False,
     p: float = 2,
-    *,
-    hide: bool | None = None,
 ) -> Variable:
     """:func:`lp_pooling_nd` (L2 pooling) of an image that is cut into blocks.
 
@@ -355,7 +340,6 @@ def spatial_lp_pooling_nd(
         x, grid, shape: as in :func:`spatial_convolution_nd`.
         ksize, stride, pad, cover_all, p: as in :func:`lp_pooling_nd`; a pad may also be a pair for
             each axis.
-        hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
         This rank's block (N, C, …) of the outputs.
@@ -376,7 +360,7 @@ def spatial_lp_pooling_nd(
     block, window = _pooling(who, x, grid, shape, ksize, stride, pad, cover_all)
     if p < 1:
         raise ValueError(f"{who}: p = {p} is less than 1, which is no length")
-    return lp_pooled(block, window, p, hide)
+    return lp_pooled(block, window, p)
 
 
 def _unpooling(
@@ -406,15 +390,12 @@ def spatial_unpooling_nd(
     pad: PerAxis = 0,
     outsize: PerAxis | None = None,
     cover_all: bool = True,
-    *,
-    hide: bool | None = None,
 ) -> Variable:
     """:func:`unpooling_nd` to an image that is cut into blocks, from values that are.
 
     Args:
         x, grid, shape: as in :func:`spatial_deconvolution_nd`.
         ksize, stride, pad, outsize, cover_all: as in :func:`unpooling_nd`.
-        hide: as in :func:`spatial_convolution_nd`.
 
     Returns:
         This rank's block (N, C, …) of the image, whose whole shape is ``outsize`` or
@@ -433,7 +414,7 @@ def spatial_unpooling_nd(
     """
     who = "spatial_unpooling_nd"
     given = _unpooling(who, x, grid, shape, ksize, stride, pad, outsize, cover_all)
-    return unpooled(*given, 1, hide)
+    return unpooled(*given, 1)
 
 
 def spatial_upsampling_2d(

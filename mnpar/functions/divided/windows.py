@@ -54,7 +54,6 @@ def convolved(
     b: Any,
     groups: int,
     mode: Any = "constant",
-    hide: bool | None = None,
 ) -> Variable:
     """Return this rank's block of the outputs of a convolution."""
     x, grid, shape = block
@@ -67,7 +66,7 @@ def convolved(
         return convolution_nd(
             x, W, b, window.stride, one, window.cover_all, window.dilation, groups
         )
-    hide = should_hide(x, grid, hide)
+    hide = should_hide(x, grid)
     if (out := grid.block(window.outputs(shape))).empty:
         halo_of(x, grid, shape, window, mode)  # others want its cells
         return empty_block(x, out, (W.shape[0], np.result_type(x.dtype, W.dtype)))
@@ -81,7 +80,6 @@ def deconvolved(
     W: Variable | Array,
     b: Any,
     groups: int,
-    hide: bool | None = None,
 ) -> Variable:
     """Return this rank's block of the ``image`` that a transposed convolution makes."""
 
@@ -90,15 +88,15 @@ def deconvolved(
         return Deconvolution(windows, groups).apply((chunk, W))[0]
 
     nothing = W.shape[1] * groups, np.result_type(block.x.dtype, W.dtype)
-    y = transposed([block.x], block.grid, block.shape, image, window, local, nothing, hide)
+    y = transposed([block.x], block.grid, block.shape, image, window, local, nothing)
     return y if b is None else bias(y, b, axis=1)
 
 
 def _pooled(
-    block: Block, window: Window, local: Callable[..., Variable], fill: float = 0, hide: Any = None
+    block: Block, window: Window, local: Callable[..., Variable], fill: float = 0, hide: bool = True
 ) -> Variable:
     nothing = block.x.shape[1], block.x.dtype
-    return windowed(block.x, block.grid, block.shape, window, local, nothing, fill, hide)
+    return windowed(*block, window, local, nothing, fill, hide)
 
 
 def _inside(block: Block, window: Window, out: Box) -> Index:
@@ -107,8 +105,8 @@ def _inside(block: Block, window: Window, out: Box) -> Index:
     return slices_within(reads & Box.whole(block.shape), reads)
 
 
-def max_pooled(block: Block, window: Window, hide: bool | None = None) -> Variable:
-    """Return this rank's block of the maxima of windows."""
+def max_pooled(block: Block, window: Window, hide: bool = True) -> Variable:
+    """Return this rank's block of the maxima of windows; ``hide``: where the grid hides halos."""
 
     def local(chunk: Variable, out: Box) -> Variable:
         windows = unpadded_windows("max_pooling", chunk.shape[2:], window)
@@ -130,10 +128,10 @@ def max_places(block: Block, window: Window) -> Variable:
     x = Variable(block.x.array, requires_grad=False)
     nothing = x.shape[1], np.dtype(np.int32)
     fill = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return windowed(x, block.grid, block.shape, window, local, nothing, fill)
+    return windowed(x, block.grid, block.shape, window, local, nothing, fill, hide=False)
 
 
-def sum_pooled(block: Block, window: Window, scale: Any, hide: bool | None = None) -> Variable:
+def sum_pooled(block: Block, window: Window, scale: Any) -> Variable:
     """Return this rank's block of the sums of windows, times a number or, for all windows of the
     image, one each.
     """
@@ -143,10 +141,10 @@ def sum_pooled(block: Block, window: Window, scale: Any, hide: bool | None = Non
         windows = unpadded_windows("average_pooling", chunk.shape[2:], window)
         return SumPooling(windows, factor).apply((chunk,))[0]
 
-    return _pooled(block, window, local, 0, hide)
+    return _pooled(block, window, local)
 
 
-def lp_pooled(block: Block, window: Window, p: float, hide: bool | None = None) -> Variable:
+def lp_pooled(block: Block, window: Window, p: float) -> Variable:
     """Return this rank's block of the p-norms of windows."""
 
     def local(chunk: Variable, _: Box) -> Variable:
@@ -154,7 +152,7 @@ def lp_pooled(block: Block, window: Window, p: float, hide: bool | None = None) 
             (chunk,)
         )[0]
 
-    return _pooled(block, window, local, 0, hide)
+    return _pooled(block, window, local)
 
 
 def cells_seen(window: Window, shape: Sequence[int]) -> Array:
@@ -168,9 +166,7 @@ def cells_seen(window: Window, shape: Sequence[int]) -> Array:
     return counts  # type: ignore[no-any-return]
 
 
-def unpooled(
-    block: Block, window: Window, image: tuple[int, ...], scale: float, hide: bool | None = None
-) -> Variable:
+def unpooled(block: Block, window: Window, image: tuple[int, ...], scale: float) -> Variable:
     """Return this rank's block of the ``image`` to which each window adds its value."""
 
     def local(chunk: Variable, reached: Box) -> Variable:
@@ -179,7 +175,7 @@ def unpooled(
 
     x, grid, shape = block
     nothing = x.shape[1], x.dtype
-    return transposed([x], grid, shape, image, window, local, nothing, hide)
+    return transposed([x], grid, shape, image, window, local, nothing)
 
 
 def spread(block: Block, window: Window, image: tuple[int, ...], places: Array) -> Variable:
@@ -194,7 +190,7 @@ def spread(block: Block, window: Window, image: tuple[int, ...], places: Array) 
     x, grid, shape = block
     nothing = x.shape[1], x.dtype
     places = places.reshape(x.shape)  # of a rank without a part, too
-    return transposed([x, places], grid, shape, image, window, local, nothing)
+    return transposed([x, places], grid, shape, image, window, local, nothing, hide=False)
 
 
 def locally_convolved(block: Block, windows: Windows, W: Variable, b: Any) -> Variable:

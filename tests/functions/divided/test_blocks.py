@@ -128,10 +128,10 @@ class Layer:
         w, one = self.window, [p for p, _ in self.pad]
         if self.kind == "deconvolution":
             more = w.stride, one, self.out, w.dilation, self.groups
-            return F.spatial_deconvolution_nd(x, grid, self.shape, W, b, *more, hide=self.hide)
+            return F.spatial_deconvolution_nd(x, grid, self.shape, W, b, *more)
         if self.kind == "unpooling":
             return F.spatial_unpooling_nd(
-                x, grid, self.shape, w.kernel, w.stride, one, self.out, w.cover_all, hide=self.hide
+                x, grid, self.shape, w.kernel, w.stride, one, self.out, w.cover_all
             )
         if self.kind == "convolution":
             return F.spatial_convolution_nd(
@@ -146,17 +146,14 @@ class Layer:
                 w.dilation,
                 self.groups,
                 mode=self.mode,
-                hide=self.hide,
             )
         if self.kind == "average":
-            return F.spatial_average_pooling_nd(
-                x, grid, self.shape, w.kernel, w.stride, self.pad, hide=self.hide
-            )
+            return F.spatial_average_pooling_nd(x, grid, self.shape, w.kernel, w.stride, self.pad)
         pool = F.spatial_max_pooling_nd if self.kind == "max" else F.spatial_lp_pooling_nd
-        return pool(x, grid, self.shape, w.kernel, w.stride, self.pad, w.cover_all, hide=self.hide)
+        return pool(x, grid, self.shape, w.kernel, w.stride, self.pad, w.cover_all)
 
     def program(self, comm):
-        grid = mnpar.SpatialGrid(comm, self.dims)
+        grid = mnpar.SpatialGrid(comm, self.dims, hide=self.hide)
         have = grid.block(self.shape)
         out = grid.block(self.out)
         return derivatives(
@@ -752,10 +749,10 @@ def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide):
     """
 
     def program(comm):
-        grid = mnpar.SpatialGrid(comm, (3, 3))
+        grid = mnpar.SpatialGrid(comm, (3, 3), hide=hide)
         x = mnpar.Variable(np.ones((2, 3, 4, 4), "f4"))
         W = mnpar.Variable(np.ones((5, 3, 3, 3), "f4"))
-        y = F.spatial_convolution_nd(x, grid, (12, 12), W, pad=1, hide=hide)
+        y = F.spatial_convolution_nd(x, grid, (12, 12), W, pad=1)
         forward = comm.traffic.messages, comm.traffic.bytes
         F.sum(y).backward()
         return forward, (comm.traffic.messages, comm.traffic.bytes)
@@ -773,17 +770,15 @@ def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide):
 
 K3 = np.random.default_rng(1).standard_normal((3, 3, 3, 3)).astype("f4")
 WORKING = {
-    "MaxPooling": lambda x, grid, **how: F.spatial_max_pooling_nd(
-        x, grid, (24, 24), 3, 1, 1, **how
+    "MaxPooling": lambda x, grid: F.spatial_max_pooling_nd(x, grid, (24, 24), 3, 1, 1),
+    "SumPooling": lambda x, grid: F.spatial_average_pooling_nd(
+        x, grid, (24, 24), 3, 1, 1, pad_value=None
     ),
-    "SumPooling": lambda x, grid, **how: F.spatial_average_pooling_nd(
-        x, grid, (24, 24), 3, 1, 1, pad_value=None, **how
+    "LpPooling": lambda x, grid: (  # an ordinary function
+        F.lp_pooling_nd(mnpar.divided(x, grid, shape=(2, 3, 24, 24)), 3, 1, 1).part
     ),
-    "LpPooling": lambda x, grid, **how: F.spatial_lp_pooling_nd(x, grid, (24, 24), 3, 1, 1, **how),
-    "Unpooling": lambda x, grid, **how: F.spatial_unpooling_nd(x, grid, (24, 24), 3, 1, 1, **how),
-    "Deconvolution": lambda x, grid, **how: F.spatial_deconvolution_nd(
-        x, grid, (24, 24), K3, pad=1, **how
-    ),
+    "Unpooling": lambda x, grid: F.spatial_unpooling_nd(x, grid, (24, 24), 3, 1, 1),
+    "Deconvolution": lambda x, grid: F.spatial_deconvolution_nd(x, grid, (24, 24), K3, pad=1),
 }
 
 
@@ -806,7 +801,7 @@ def test_other_layers_can_work_before_their_halo_comes_and_move_the_same(name):
             np.random.default_rng(comm.rank).standard_normal((2, 3, 8, 8)).astype("f4")
         )
         with Order() as order:
-            y = WORKING[name](x, mnpar.SpatialGrid(comm, (3, 3)), hide=hide)
+            y = WORKING[name](x, mnpar.SpatialGrid(comm, (3, 3), hide=hide))
         forward = comm.traffic.messages, comm.traffic.bytes
         F.sum(y * y).backward()
         return forward, (comm.traffic.messages, comm.traffic.bytes), y.array, x.grad, order.names
@@ -829,10 +824,10 @@ def test_images_without_gradients_get_none_and_no_messages(asking, hide):
     W = rng.standard_normal((1, 1, 3))
 
     def program(comm):
-        grid = mnpar.SpatialGrid(comm, (3,))
+        grid = mnpar.SpatialGrid(comm, (3,), hide=hide)
         mine = mnpar.Variable(cut(x, grid.block((12,))).copy(), requires_grad=comm.rank in asking)
         filters = mnpar.Variable(W.copy())
-        y = F.spatial_convolution_nd(mine, grid, (12,), filters, pad=1, hide=hide)
+        y = F.spatial_convolution_nd(mine, grid, (12,), filters, pad=1)
         forward = comm.traffic.messages
         F.sum(y * y).backward()
         return mine.grad, filters.grad, comm.traffic.messages - forward

@@ -150,8 +150,8 @@ def test_the_page_names_the_namesakes_that_have_more_than_ordinary_functions():
     page = (Path(__file__).parents[3] / "docs" / "spatial.md").read_text(encoding="utf-8")
     table = page[page.index("| namesake | more |") :].partition("\n\n")[0]
     named = set(re.findall(r"F\.(spatial_\w+)", table))
-    # whose weights are cut, which no argument tells
-    more = {"spatial_linear"}
+    # what no argument tells: weights that are cut, pads that differ before and after an image
+    more = {"spatial_linear", *[f"spatial_{kind}_pooling_nd" for kind in ("max", "average", "lp")]}
     for name in F.__all__:
         ordinary = getattr(F, name.removeprefix("spatial_"), None)
         if name.startswith("spatial_") and ordinary is not None:

@@ -207,7 +207,7 @@ def blur(node: Any, x: Any) -> Any:
         return BlurWithin(node.weights).apply((chunk,))[0]
 
     nothing = block.x.shape[1], x.dtype
-    return x.layout.divided(windowed(*block, window, local, nothing, hide=None))
+    return x.layout.divided(windowed(*block, window, local, nothing))
 
 
 @layout_rule(LocalConvolution, LocalDeconvolution)
