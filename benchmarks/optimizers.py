@@ -75,7 +75,8 @@ def main():
         tensor.grad = torch.full((10**6,), 1e-3)
         ways = {"mnpar": optimizer.update, "torch": other.step}
         found = in_turn(ways, 20, rounds=7, clock=time.process_time)
-        record(f"{name} (apart {apart:.0e})", found)
+        print(f"after five steps in float64 {apart:.0e} apart:", flush=True)
+        record(name, found)
 
 
 if __name__ == "__main__":
