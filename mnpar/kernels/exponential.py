@@ -1,8 +1,9 @@
 """Exponentials and logarithms of arrays: loops of formulas of scalar.py, whose twins are numpy's
 functions.
 
-numpy warns of infinite results and of arguments without a result; so where a loop finds a number
-that is not finite, numpy computes all of them again and warns as it does without loops.
+Where registers are wide, numpy's are faster (``tuning.EXPONENTIAL_LEAST``). numpy warns of infinite
+results and of arguments without a result; so where a loop finds a number that is not finite, numpy
+computes all of them again and warns as it does without loops.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from mnpar.kernels.fused import Fused, fused
 from mnpar.kernels.scalar import exp as _number_exp, log as _number_log, log1p as _number_log1p
 
 
-@fused(twin=lambda xp, x: xp.exp(x), least="CHEAP_LEAST")
+@fused(twin=lambda xp, x: xp.exp(x), least="EXPONENTIAL_LEAST")
 def _exp(x: Any) -> Any:
     """Compute eˣ."""
     return _number_exp(x)
 
 
-@fused(twin=lambda xp, x: xp.log(x), least="CHEAP_LEAST")
+@fused(twin=lambda xp, x: xp.log(x), least="EXPONENTIAL_LEAST")
 def _log(x: Any) -> Any:
     """Compute log x."""
     return _number_log(x)
 
 
-@fused(twin=lambda xp, x: xp.log1p(x))
+@fused(twin=lambda xp, x: xp.log1p(x), least="LOG1P_LEAST")
 def _log1p(x: Any) -> Any:
     """Compute log(1 + x)."""
     return _number_log1p(x)

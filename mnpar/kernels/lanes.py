@@ -10,21 +10,13 @@ from __future__ import annotations
 
 import functools
 import operator
-import sys
 from typing import Any
 
 from mnpar.kernels.compiler import Formula, numba
-
-
-def _has_wide_registers() -> bool:
-    """Return whether the processor has the 32 registers of 512 bits of AVX-512."""
-    module = sys.modules.get("numpy._core._multiarray_umath")  # of numpy 2, which has asked it
-    features: dict[str, bool] = getattr(module, "__cpu_features__", {})
-    return features.get("AVX512F", False)
-
+from mnpar.kernels.processor import has_wide_registers
 
 # float32 that a register holds. (Two registers make as many float64.)
-LANES = 16 if _has_wide_registers() else 8
+LANES = 16 if has_wide_registers() else 8
 
 
 class Primitive(Formula):

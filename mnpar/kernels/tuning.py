@@ -14,14 +14,21 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import warnings
 from pathlib import Path
+
+from mnpar.kernels.processor import has_wide_registers
 
 # Compiled loops (compiler.py): benchmark "functions" (normalizations, softmax, gelu; relu), with
 # MNPAR_KERNELS=numba and without, and ``doctor --tune`` for the first and the last. A call of a
 # loop takes as long as some five of numpy's.
 COMPILED_LEAST = 2**8  # elements: fewer are left to numpy, and do not import numba
 CHEAP_LEAST = 2**13  # the same, where numpy makes but one or two passes
+# the same, of eˣ and log x, and of log(1 + x): where registers are wide, numpy's own take half to
+# three quarters of the time, whatever the size (benchmark "functions", exp, log, log1p)
+EXPONENTIAL_LEAST = sys.maxsize if has_wide_registers() else CHEAP_LEAST
+LOG1P_LEAST = sys.maxsize if has_wide_registers() else COMPILED_LEAST
 COSTLY_LEAST = 2**3  # the same, where it makes ten and more, which take 20 to 80 µs of any array
 
 # Sums as products with ones, and rows in blocks: benchmark "functions" (sums, softmax).
