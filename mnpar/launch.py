@@ -471,7 +471,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Division(NamedTuple):
-    """What :meth:`Parser.divide` was given.
+    """The division of work that a script knows, as :meth:`Parser.divide` was given it.
 
     Args:
         flag: its first name.

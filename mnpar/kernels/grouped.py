@@ -36,7 +36,7 @@ _STEP = _REGISTERS * LANES
 
 @dataclass(frozen=True)
 class Planes:
-    """Where windows and their cells lie in the plane of a channel.
+    """The places of windows and of their cells in the plane of a channel.
 
     Args:
         size: numbers of a plane, with room for what is read behind the last cell.
@@ -63,7 +63,7 @@ class Planes:
         return -(-(int(self.windows[-1]) + 1) // _STEP) * _STEP
 
     def offsets(self, channels: int) -> Array:
-        """What a window of a group sees, from where that is: the cells of each of its planes."""
+        """Return the cells of each plane of a group that a window sees, from where that is."""
         return np.add.outer(np.arange(channels) * self.size, self.cells).reshape(-1)
 
 

@@ -1,4 +1,4 @@
-"""What the processor has, as numpy has found it."""
+"""The processor's registers, as numpy has found them."""
 
 from __future__ import annotations
 
