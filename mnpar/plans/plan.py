@@ -154,10 +154,11 @@ class Plan:
         """Return what one rank gives, keeps and takes."""
         if rank not in self._routes:
             others = [(rank + step) % self.size for step in range(1, self.size)]
-            sends = [_parcel(other, self._used(rank, other)) for other in others]
-            receives = [_parcel(other, self._used(other, rank)) for other in sorted(others)]
-            own = _parcel(rank, self._moves(rank, rank))
-            arriving = [move for giver in range(self.size) for move in self._moves(giver, rank)]
+            given = [self._moves(giver, rank) for giver in range(self.size)]
+            arriving = [move for moves in given for move in moves]
+            sends = [_parcel(o, self._used(rank, o, self._moves(rank, o))) for o in others]
+            receives = [_parcel(o, self._used(o, rank, given[o])) for o in sorted(others)]
+            own = _parcel(rank, given[rank])
             cells = sum([parcel.cells for parcel in (own, *receives)])
             whole = cells == _parcel(rank, arriving).cells  # nothing that is not used stays away
             apart, full = [], []
@@ -178,9 +179,8 @@ class Plan:
             )
         return self._routes[rank]
 
-    def _used(self, giver: int, taker: int) -> list[Move]:
-        """Return the moves without the cells that are not used."""
-        moves = self._moves(giver, taker)
+    def _used(self, giver: int, taker: int, moves: list[Move]) -> list[Move]:
+        """Return the moves from one rank to another without the cells that are not used."""
         have, want = several(self.have[giver]), several(self.want[taker])
         if all([layout.used is None for layout in (*have, *want)]):
             return moves
