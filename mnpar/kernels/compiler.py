@@ -278,19 +278,14 @@ class Loop:
         kept = f"{self.signature} {self.reals} {sorted(self.fastmath)}"
         digest = hashlib.sha256(_digest(self.function, char) + kept.encode()).hexdigest()
         name = f"{self.name}_{char}_{digest[:16]}"
-        kinds = [
-            kind
-            for each in self.signature
-            for kind in [_passed(each, char)] * (self.reals if each == "Reals" else 1)
-        ]
         folder = machine_code.folder_here()
         code = machine_code.read(folder, name)
         if code is not None:
             try:
-                return machine_code.load(code, kinds)
+                return machine_code.load(code)
             except RuntimeError:  # it calls what numba brings along
                 numba()
-                return machine_code.load(code, kinds)
+                return machine_code.load(code)
         keeps = machine_code.can_keep(folder)
         with machine_code.locked(folder):
             code = machine_code.read(folder, name)
@@ -302,7 +297,7 @@ class Loop:
                 code = translation.translate(numba(), typed, types, self.fastmath or False)
                 if keeps:
                     machine_code.write(folder, name, code)
-        return machine_code.load(code, kinds)
+        return machine_code.load(code)
 
 
 def describe() -> str:
@@ -412,16 +407,6 @@ def _kind(name: str, hint: Any) -> str:
             f"Integers, Real, Reals, float or int, not {hint}"
         )
     return kind
-
-
-def _passed(kind: str, char: str) -> str:
-    """Return how an argument is passed: as an array, or as a number of some dtype."""
-    numbers = {
-        "int": "int64",
-        "float": "float64",
-        **dict.fromkeys(("Real", "Reals"), _DTYPES[char]),
-    }
-    return numbers.get(kind, "array")
 
 
 def _numba_type(kind: str, char: str, reals: int) -> Any:

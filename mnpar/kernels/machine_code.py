@@ -2,8 +2,9 @@
 
 numba translates a loop once for a kind of processor (translation.py). A later start reads the code
 from a file and hands it to LLVM, without importing numba, which takes longer than all the rest. The
-code gets numpy's arrays as the objects that they are; it reads their memory and shape itself, and
-returns another number than 0 if one of them is not as the loop wants it.
+code is a builtin function of Python; it gets numpy's arrays as the objects that they are, reads
+their memory and shape itself, and returns another number than 0 if one of them is not as the loop
+wants it.
 
 A file holds a checksum and the object code.
 """
@@ -20,14 +21,15 @@ import pkgutil
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from mnpar.kernels.translation import (
     AXES,
+    CALLED,
     DATA,
     DTYPE,
     FLAGS,
@@ -42,20 +44,25 @@ from mnpar.kernels.translation import (
 from mnpar.runtime import system
 
 _CHECKSUM = hashlib.sha256().digest_size
-# how ctypes passes what is not an array
-_NUMBERS: dict[str, Any] = {
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-    "int64": ctypes.c_int64,
-}
+_FASTCALL = 0x80  # METH_FASTCALL of Python's C API: arguments as an array, and how many
 
 
-def load(code: bytes, kinds: Sequence[str]) -> Callable[..., int]:
+class _MethodDef(ctypes.Structure):
+    """What Python wants to know of a builtin function (PyMethodDef)."""
+
+    _fields_: ClassVar = [
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    ]
+
+
+def load(code: bytes) -> Callable[..., int]:
     """Return a function that runs object code and returns its status.
 
     Args:
         code: what :func:`translation.translate` returns.
-        kinds: of each argument ``array`` or the dtype of a number.
 
     Raises:
         RuntimeError: the code needs a function that is not there.
@@ -63,14 +70,28 @@ def load(code: bytes, kinds: Sequence[str]) -> Callable[..., int]:
     from llvmlite.binding import JITLibraryBuilder
 
     builder = JITLibraryBuilder().add_object_img(code).add_current_process()
+    for name in CALLED:
+        place = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
+        builder.import_symbol(name, place)
     library = builder.export_symbol(SYMBOL).link(_linker(), f"{SYMBOL} {len(_LOADED)}")
-    _LOADED.append(library)
-    types = [_NUMBERS.get(kind, ctypes.py_object) for kind in kinds]
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.py_object, *types)
-    return functools.partial(prototype(library[SYMBOL]), np.ndarray)
+    method = _MethodDef(SYMBOL.encode(), library[SYMBOL], _FASTCALL, None)
+    _LOADED.append((library, method))
+    made: Callable[..., int] = _new_builtin()(ctypes.byref(method), np.ndarray, None)
+    return made
 
 
-_LOADED: list[Any] = []  # what LLVM would unload otherwise
+@functools.cache
+def _new_builtin() -> Any:
+    """Python's own function (PyCFunction_NewEx) that makes a builtin one: of its definition, its
+    ``self`` and its module.
+    """
+    function = ctypes.pythonapi["PyCFunction_NewEx"]  # for nobody else's prototype
+    function.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    function.restype = ctypes.py_object
+    return function
+
+
+_LOADED: list[Any] = []  # what LLVM would unload otherwise, and what builtin functions point to
 
 
 @functools.cache

@@ -5,6 +5,7 @@ not take; and where and when they are compiled.
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -563,6 +564,47 @@ def test_an_array_that_a_loop_does_not_take_is_an_error():
     for k, array in wrong:
         with pytest.raises(TypeError, match=r"test_compiled\.mixed takes contiguous arrays"):
             mixed(*right[:k], array, *right[k + 1 :], 5)
+
+
+@needs_numba
+def test_what_is_no_number_is_an_error_and_too_few_arguments_are():
+    arrays = [np.arange(5.0), np.zeros((5, 2)), np.arange(5), np.zeros(5)]
+    for wrong in (1.5, "1", None, np.zeros(1)):
+        with pytest.raises(TypeError):
+            mixed(*arrays, wrong)
+    with pytest.raises(TypeError):
+        scaled(np.zeros(5), np.zeros(5), "1")
+    with pytest.raises(OverflowError):
+        mixed(*arrays, 2**63)
+    for args in ((), (1, 2)):
+        with pytest.raises(TypeError, match="takes contiguous arrays"):
+            mixed(*arrays, *args)
+    mixed(*arrays, -1)  # which is what Python's functions return with an error, too
+    assert not arrays[3].any()
+    mixed(*arrays, np.int64(3))
+    np.testing.assert_array_equal(arrays[3], [0, 1, 2, 0, 0])
+
+
+@needs_numba
+def test_other_threads_run_beside_a_loop():
+    ran, gate = [], threading.Event()
+    other = threading.Thread(target=lambda: gate.wait() and ran.append(True))
+    x = np.zeros(2**20)
+    scaled(x, x, 1.0)
+    interval = sys.getswitchinterval()
+    other.start()
+    sys.setswitchinterval(1000)  # nobody has to give Python's lock away
+    try:
+        gate.set()
+        calls = 0
+        while not ran and calls < 10_000:
+            scaled(x, x, 1.0)
+            calls += 1
+        ran_beside = bool(ran)
+    finally:
+        sys.setswitchinterval(interval)
+        other.join()
+    assert ran_beside
 
 
 @compiled
