@@ -46,15 +46,16 @@ def facts():
     import numpy as np
 
     import mnpar
-    from mnpar.kernels import compiler
+    from mnpar.kernels import blas, compiler
 
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    library = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+    kernels = "".join([f" ({kernels}'s kernels)" for _, kernels in filter(None, [blas.openblas()])])
     return {
         "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "blas": f"{blas['name']} {blas['version']}",
+        "blas": f"{library['name']} {library['version']}{kernels}",
         "mnpar": mnpar.__version__,
         "kernels": "numba" if compiler.is_installed() and compiler.mode() != "numpy" else "numpy",
         "products": products(np),

@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -77,6 +78,8 @@ def examine() -> int:
     works = _machine(report) and works
     if works:
         report.add("ok", "kernels", compiler.describe())
+    if not launched_after_first():
+        _blas(report)
     _gpus(report)
     comm = _mpi(report) if works else None  # without room MPI would end the process by a bus error
     if comm is not None:
@@ -210,6 +213,38 @@ def _machine(report: Report) -> bool:
         f"{free / 2**20:.0f} MiB free in /dev/shm" + (f"; {why} {MORE_MEMORY}" if why else ""),
     )
     return kind != "FAIL"
+
+
+def _blas(report: Report) -> None:
+    """The library of numpy's products, and whether the environment keeps it from choosing the
+    fastest kernels, as images of containers and modules of clusters sometimes do.
+    """
+    found = blas.openblas()
+    if found is None:
+        known = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
+        report.add("ok", "BLAS", f"{known['name']} {known['version']}")
+        return
+    version, kernels = found
+    text = f"OpenBLAS {version}, kernels for {kernels}"
+    if own := _kernels_left_alone():
+        text += f", as OPENBLAS_CORETYPE says; by itself it takes {own}'s here"
+    differ = own not in ("", kernels)
+    remedy = ", which may be faster: unset OPENBLAS_CORETYPE" if differ else ""
+    report.add("note" if differ else "ok", "BLAS", text + remedy)
+
+
+def _kernels_left_alone() -> str:
+    """Return the processor whose kernels OpenBLAS takes where no variable names one; empty if none
+    does.
+    """
+    if not os.environ.get("OPENBLAS_CORETYPE"):
+        return ""
+    environ = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
+    code = "from mnpar.kernels import blas; print(*(blas.openblas() or ())[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip()
 
 
 def _gpus(report: Report) -> None:

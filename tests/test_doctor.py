@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import platform
 import re
 import subprocess
 import sys
@@ -49,6 +50,24 @@ def test_it_reports_once_whatever_the_number_of_ranks(ranks):
     has_torch = importlib.util.find_spec("torch") is not None
     assert ("a GPU's tensors through the host's memory" in done.stdout) == has_torch
     assert ("allreduce" in done.stdout) == (ranks == 2)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="kernels of another architecture")
+def test_products_that_the_environment_makes_slow_are_told():
+    """An image of a container may say for which processor OpenBLAS takes its kernels."""
+    text = r"  BLAS +OpenBLAS \S+, kernels for"
+    says = "as OPENBLAS_CORETYPE says; by itself it takes"
+    done = examine(0, OPENBLAS_CORETYPE="Nehalem")
+    remedy = "which may be faster: unset OPENBLAS_CORETYPE"
+    told = (
+        rf"note{text} Nehalem, as OPENBLAS_CORETYPE says; by itself it takes (\w+)'s here, {remedy}"
+    )
+    own = re.search(told, done.stdout)
+    assert own, done.stdout
+    done = examine(0, OPENBLAS_CORETYPE="")
+    assert re.search(rf"ok  {text} {own[1]}$", done.stdout, re.MULTILINE), done.stdout
+    done = examine(0, OPENBLAS_CORETYPE=own[1])
+    assert re.search(rf"ok  {text} {own[1]}, {says}", done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("name", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])

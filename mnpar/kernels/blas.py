@@ -1,10 +1,12 @@
 """Large products of matrices, and the error function, by Intel's MKL, where that is installed (the
 extra ``mkl``).
 
-On processors with AVX-512 the OpenBLAS in numpy's wheels takes 1.1 to 1.4 times as long as MKL for
-the products of a linear layer, forward most of all; no other part of a training step takes as long.
-Small products are left to numpy: a call costs 4 µs more here. The error function, which numpy does
-not have, takes a fifth of the time that it takes as numpy operations.
+On Intel's processors with AVX-512 the OpenBLAS in numpy's wheels takes 1.1 to 1.4 times as long as
+MKL for the products of a linear layer, forward most of all; no other part of a training step takes
+as long. Small products are left to numpy: a call costs 4 µs more here. On others' processors MKL
+does not use registers of 512 bits, and takes twice as long as OpenBLAS, so all products are
+numpy's there (measured on an AMD EPYC of 2024: 112 and 245 GFLOP/s). The error function, which
+numpy does not have, takes a fifth of the time that it takes as numpy operations.
 
 MKL is not used if a rank has several BLAS threads: the threads of two libraries would compete for
 the cores, and a step would take five times as long.
@@ -28,6 +30,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import tuning
+from mnpar.kernels.processor import is_intel
 from mnpar.runtime.blas_threads import large_products
 
 _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112  # CBLAS's constants
@@ -116,8 +119,8 @@ def uses_mkl(x: Array, size: int) -> bool:
     return (
         size >= tuning.MKL_LEAST
         and type(x) is np.ndarray
-        and x.dtype in _LETTERS
-        and library() is not None
+        and (found := library()) is not None
+        and _LETTERS.get(x.dtype) in found
     )
 
 
@@ -155,7 +158,7 @@ def _by(found: dict[str, Any], a: Array, b: Array, out: Array | None) -> Array |
     (M, K), N, dtype = a.shape, b.shape[1], a.dtype
     letter = _LETTERS.get(dtype)
     if (
-        letter is None
+        letter not in found
         or b.dtype != dtype
         or b.shape[0] != K
         or min(M, N, K) < tuning.MKL_NARROW
@@ -197,8 +200,9 @@ _LETTERS = {np.dtype("f4"): "s", np.dtype("f8"): "d"}  # of this machine's byte 
 def library() -> dict[str, Callable[..., None]] | None:
     """MKL's functions by name, loaded at the first call; None: use numpy.
 
-    ``'s'`` and ``'d'`` are the matrix products of float32 and float64; ``'sErf'`` and the like are
-    vector functions, in their default mode, the most accurate one.
+    ``'s'`` and ``'d'`` are the matrix products of float32 and float64, which are there if the
+    library is named or the processor Intel's; ``'sErf'`` and the like are vector functions, in
+    their default mode, the most accurate one.
     """
     named = os.environ.get("MNPAR_BLAS", "")
     if named == "numpy" or (not named and threads() > 1):
@@ -220,7 +224,9 @@ def library() -> dict[str, Callable[..., None]] | None:
             )
         _settle(loaded)
         found = {
-            letter: _typed(loaded[f"cblas_{letter}gemm"], real) for letter, real in _REALS.items()
+            letter: _typed(loaded[f"cblas_{letter}gemm"], real)
+            for letter, real in _REALS.items()
+            if named or is_intel()
         }
         names = [
             letter + name
@@ -280,6 +286,20 @@ def threads() -> int:
         if pool["internal_api"] == "openblas"
     ]
     return max(numbers, default=1)
+
+
+def openblas() -> tuple[str, str] | None:
+    """Return the version of numpy's OpenBLAS and the processor whose kernels it uses (``SkylakeX``,
+    ``Haswell`` …); None if numpy has another library, or threadpoolctl is not installed.
+    """
+    try:
+        import threadpoolctl
+    except ImportError:
+        return None
+    for pool in threadpoolctl.threadpool_info():
+        if pool["internal_api"] == "openblas":
+            return pool["version"], pool["architecture"]
+    return None
 
 
 def _settle(loaded: Any) -> None:

@@ -1,7 +1,9 @@
-"""The processor's registers, as numpy has found them."""
+"""The processor: its registers, as numpy has found them, and whether it is Intel's."""
 
 from __future__ import annotations
 
+import contextlib
+import platform
 import sys
 
 
@@ -10,3 +12,11 @@ def has_wide_registers() -> bool:
     module = sys.modules.get("numpy._core._multiarray_umath")  # of numpy 2, which has asked it
     features: dict[str, bool] = getattr(module, "__cpu_features__", {})
     return features.get("AVX512F", False)
+
+
+def is_intel() -> bool:
+    """Return whether the processor is Intel's, as Linux or Windows says."""
+    said = [platform.processor()]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as lines:
+        said += [line for line in lines if line.startswith("vendor_id")]
+    return any(["GenuineIntel" in each for each in said])

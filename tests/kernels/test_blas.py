@@ -5,13 +5,14 @@ to numpy.
 import ctypes
 import math
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.kernels import blas, compiler
+from mnpar.kernels import blas, compiler, tuning
 from tests.harness.tables import together
 
 
@@ -177,6 +178,37 @@ def test_ranks_with_several_threads_have_numpys(monkeypatch, tmp_path):
         monkeypatch.setattr(blas, "threads", lambda threads=threads: threads)
         assert blas.library.__wrapped__() is None
     assert looked == [str(tmp_path / "lib" / "libmkl_rt.so")]
+
+
+class _AnyLibrary:
+    """A library that has every function."""
+
+    def __getattr__(self, name):
+        return lambda *args: 0
+
+    def __getitem__(self, name):
+        return SimpleNamespace(name=name)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "named", "by_mkl"),
+    [("Intel", False, True), ("AMD", False, False), ("AMD", True, True)],
+)
+def test_mkls_products_are_for_intels_processors_or_who_names_it(
+    vendor, named, by_mkl, monkeypatch, tmp_path
+):
+    """On AMD's, MKL's products take twice as long as OpenBLAS'."""
+    (tmp_path / "lib").mkdir()
+    (path := tmp_path / "lib" / "libmkl_rt.so").touch()
+    monkeypatch.setattr(blas.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda path: _AnyLibrary())
+    monkeypatch.setattr(blas, "is_intel", lambda: vendor == "Intel")
+    monkeypatch.setattr(blas, "threads", lambda: 1)
+    monkeypatch.setenv("MNPAR_BLAS", str(path) if named else "")
+    found = blas.library.__wrapped__()
+    assert ("s" in found, "d" in found, "sErf" in found) == (by_mkl, by_mkl, True)
+    monkeypatch.setattr(blas, "library", lambda: found)
+    assert blas.uses_mkl(np.ones(3, "f4"), tuning.MKL_LEAST) == by_mkl
 
 
 @pytest.mark.parametrize("rows", [1, 8, 32, 64, 100, 131])
