@@ -22,7 +22,7 @@ from mnpar.kernels.blas import can_compute_by_mkl, compute_by_mkl
 from mnpar.kernels.compiler import Formula, formula
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.fused import fused
-from mnpar.kernels.scalar import exp, logistic, tanh
+from mnpar.kernels.scalar import exp, logistic, one_plus_exp, tanh
 
 _START = 1.1283791670955124
 # artanh(erf(x)) / x, of x² up to 36, beyond which erf(x) is 1: what is added to its value at 0, one
@@ -67,6 +67,7 @@ _ARGUMENT = (
 )
 _EXACT = tuple(c * 0.5 ** (k + 0.5) for k, c in enumerate(_ARGUMENT))  # of x / √2
 _P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7 = _ARGUMENT
+_O0, _O1, _O2, _O3, _O4, _O5, _O6, _O7 = [-2.0 * c for c in _EXACT]
 _A1, _A2, _A3, _A4, _A5, _A6, _A7, _A8 = [float(c) for c in _FRACTION[0, 1:]]
 _B1, _B2, _B3, _B4, _B5, _B6, _B7, _B8 = [float(c) for c in _FRACTION[1, 1:]]
 _SQRT_HALF = math.sqrt(0.5)
@@ -159,6 +160,27 @@ def _argument_d(x: Any) -> Any:
 _artanh_erf = Formula({"f": _argument_f, "d": _argument_d})
 
 
+@formula
+def _odds_f(x: Any) -> Any:
+    """-2 artanh(erf(x / √2)), in float32."""
+    s = x * x
+    p = _O7 * s + _O6
+    p = p * s + _O5
+    p = p * s + _O4
+    p = p * s + _O3
+    p = p * s + _O2
+    p = p * s + _O1
+    return (p * s + _O0) * x
+
+
+@formula
+def _odds_d(x: Any) -> Any:
+    return -2.0 * _argument_d(x * _SQRT_HALF)
+
+
+_log_odds = Formula({"f": _odds_f, "d": _odds_d})  # of a normal number to be above x
+
+
 @fused(twin=_erf_in_blocks, least="COSTLY_LEAST")
 def erf(x: Any) -> Any:
     """Return 2 / √π ∫₀ˣ e^(−t²) dt."""
@@ -168,7 +190,7 @@ def erf(x: Any) -> Any:
 @formula
 def _normal_share(x: Any) -> Any:
     """Φ(x), the share of normal numbers below x."""
-    return logistic(2.0 * _artanh_erf(x * _SQRT_HALF))
+    return 1.0 / one_plus_exp(_log_odds(x))
 
 
 @fused(
@@ -177,7 +199,7 @@ def _normal_share(x: Any) -> Any:
 )
 def _gelu(x: Any) -> Any:
     """x Φ(x)"""
-    return x * _normal_share(x)
+    return x / one_plus_exp(_log_odds(x))
 
 
 @fused(

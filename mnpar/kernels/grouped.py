@@ -32,6 +32,7 @@ from mnpar.kernels.windows import Numbers, Windows
 
 _FILTERS, _REGISTERS = 4, 3  # of a tile
 _STEP = _REGISTERS * LANES
+_TERMS = 36  # that are added up before their sum is added to others: long sums lose digits
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,7 @@ def _convolve(
     groups, tiles, many = filters.shape[:3]
     channels, own = x.shape[3] // groups, first.size // some
     size = planes.shape[1]
+    z = fill(x.dtype.type(0))
     for n in range(x.shape[0]):
         for start in range(0, groups, some):
             begin = min(start, groups - some)
@@ -213,21 +215,29 @@ def _convolve(
                     b = _repeat_four(bias, tile * 4)
                     for q in range(0, wide, _STEP):
                         at = g * channels * size + q
-                        s = b[0], b[0], b[0], b[1], b[1], b[1], b[2], b[2], b[2], b[3], b[3], b[3]
-                        for m in range(many):
-                            i = at + offsets[m]
-                            v = (
-                                load(planes, i),
-                                load(planes, i + LANES),
-                                load(planes, i + 2 * LANES),
-                            )
-                            w = _repeat_four(filters, (tile * many + m) * 4)
-                            s = _add_products(s, v, w)
                         o = (g * tiles + k) * 4 * wide + q
-                        _store_three(sums, o, s[:3])
-                        _store_three(sums, o + wide, s[3:6])
-                        _store_three(sums, o + 2 * wide, s[6:9])
-                        _store_three(sums, o + 3 * wide, s[9:])
+                        s = b[0], b[0], b[0], b[1], b[1], b[1], b[2], b[2], b[2], b[3], b[3], b[3]
+                        for since in range(0, many, _TERMS):
+                            for m in range(since, min(since + _TERMS, many)):
+                                i = at + offsets[m]
+                                v = (
+                                    load(planes, i),
+                                    load(planes, i + LANES),
+                                    load(planes, i + 2 * LANES),
+                                )
+                                w = _repeat_four(filters, (tile * many + m) * 4)
+                                s = _add_products(s, v, w)
+                            if since == 0:
+                                _store_three(sums, o, s[:3])
+                                _store_three(sums, o + wide, s[3:6])
+                                _store_three(sums, o + 2 * wide, s[6:9])
+                                _store_three(sums, o + 3 * wide, s[9:])
+                            else:
+                                _add_three(sums, o, s[:3])
+                                _add_three(sums, o + wide, s[3:6])
+                                _add_three(sums, o + 2 * wide, s[6:9])
+                                _add_three(sums, o + 3 * wide, s[9:])
+                            s = z, z, z, z, z, z, z, z, z, z, z, z
             for p in range(windows.size):
                 _gather(sums, windows[p], first, y[n, outputs[p], begin * own :])
 

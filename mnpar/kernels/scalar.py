@@ -133,6 +133,38 @@ exp = Formula({"f": _exp_f, "d": _exp_d})
 
 
 @formula
+def _one_plus_exp_f(x: Any) -> Any:
+    x = 89.0 if x > 89.0 else x
+    x = -87.0 if x < -87.0 else x
+    t = x * _LOG2_E + _ROUND_F
+    n = t - _ROUND_F
+    r = x - n * _HIGH_F - n * _LOW_F
+    p = _curve_f(r) * r * r + r + 1.0
+    k = np.int32(np.float32(t).view(np.int32) - _BITS_F)
+    power = np.int32((k + _127) << _23).view(np.float32)  # of k = 128 it is ∞
+    return p * power + 1.0
+
+
+@formula
+def _one_plus_exp_d(x: Any) -> Any:
+    x = 710.0 if x > 710.0 else x
+    x = -708.0 if x < -708.0 else x
+    t = x * _LOG2_E + _ROUND_D
+    n = t - _ROUND_D
+    r = x - n * _HIGH_D - n * _LOW_D
+    p = _curve_d(r) * r * r + r + 1.0
+    k = np.float64(t).view(np.int64) - _BITS_D
+    power = np.int64((k + _1023) << _52).view(np.float64)  # of k = 1024 it is ∞
+    return p * power + 1.0
+
+
+one_plus_exp = Formula({"f": _one_plus_exp_f, "d": _one_plus_exp_d})
+"""1 + eˣ in three quarters of the time of eˣ, since small powers make no difference; ∞ from
+eˣ = 2ᵏ √½ on, where 2ᵏ is not finite.
+"""
+
+
+@formula
 def _small_tanh_f(x: Any) -> Any:
     """tanh(x) for |x| ≤ 0.625 (Cephes)."""
     z = x * x
@@ -161,7 +193,7 @@ def tanh(x: Any) -> Any:
     """Hyperbolic tangent."""
     a = -x if x < 0.0 else x
     a = 30.0 if a > 30.0 else a
-    y = 1.0 - 2.0 / (exp(2.0 * a) + 1.0)
+    y = 1.0 - 2.0 / one_plus_exp(2.0 * a)
     y = _small_tanh(a) if a < 0.625 else y
     return -y if x < 0.0 else y
 
@@ -169,7 +201,7 @@ def tanh(x: Any) -> Any:
 @formula
 def logistic(x: Any) -> Any:
     """1 / (1 + e⁻ˣ)."""
-    return 1.0 / (1.0 + exp(-x))
+    return 1.0 / one_plus_exp(-x)
 
 
 @formula
