@@ -67,15 +67,30 @@ def _curve_d(r: Any) -> Any:
 
 
 @formula
+def _split_f(x: Any) -> Any:
+    """r and an integer k with x = r + k log 2 and |r| ≤ log 2 / 2."""
+    t = x * _LOG2_E + _ROUND_F
+    n = t - _ROUND_F
+    r = x - n * _HIGH_F - n * _LOW_F
+    return r, np.int32(np.float32(t).view(np.int32) - _BITS_F)
+
+
+@formula
+def _split_d(x: Any) -> Any:
+    """r and an integer k with x = r + k log 2 and |r| ≤ log 2 / 2."""
+    t = x * _LOG2_E + _ROUND_D
+    n = t - _ROUND_D
+    r = x - n * _HIGH_D - n * _LOW_D
+    return r, np.float64(t).view(np.int64) - _BITS_D
+
+
+@formula
 def _exp_f(x: Any) -> Any:
     x = 89.0 if x > 89.0 else x  # NaN is neither
     is_zero = x < -104.0
     x = -104.0 if is_zero else x
-    t = x * _LOG2_E + _ROUND_F
-    n = t - _ROUND_F
-    r = x - n * _HIGH_F - n * _LOW_F
+    r, k = _split_f(x)
     p = _curve_f(r) * r * r + r + 1.0
-    k = np.int32(np.float32(t).view(np.int32) - _BITS_F)
     # 2ᵏ in two factors, each of which is a normal number
     half = np.int32(k >> _1F)
     first = np.int32((half + _127) << _23).view(np.float32)
@@ -89,11 +104,8 @@ def _exp_d(x: Any) -> Any:
     x = 710.0 if x > 710.0 else x
     is_zero = x < -746.0
     x = -746.0 if is_zero else x
-    t = x * _LOG2_E + _ROUND_D
-    n = t - _ROUND_D
-    r = x - n * _HIGH_D - n * _LOW_D
+    r, k = _split_d(x)
     p = _curve_d(r) * r * r + r + 1.0
-    k = np.float64(t).view(np.int64) - _BITS_D
     half = k >> _1D
     first = np.int64((half + _1023) << _52).view(np.float64)
     second = np.int64((k - half + _1023) << _52).view(np.float64)
@@ -103,11 +115,8 @@ def _exp_d(x: Any) -> Any:
 @formula
 def _expm1_f(x: Any) -> Any:
     x = -80.0 if x < -80.0 else x
-    t = x * _LOG2_E + _ROUND_F
-    n = t - _ROUND_F
-    r = x - n * _HIGH_F - n * _LOW_F
+    r, k = _split_f(x)
     p = _curve_f(r) * r * r + r
-    k = np.int32(np.float32(t).view(np.int32) - _BITS_F)
     power = np.int32((k + _127) << _23).view(np.float32)
     return p * power + (power - 1.0)
 
@@ -115,11 +124,8 @@ def _expm1_f(x: Any) -> Any:
 @formula
 def _expm1_d(x: Any) -> Any:
     x = -700.0 if x < -700.0 else x
-    t = x * _LOG2_E + _ROUND_D
-    n = t - _ROUND_D
-    r = x - n * _HIGH_D - n * _LOW_D
+    r, k = _split_d(x)
     p = _curve_d(r) * r * r + r
-    k = np.float64(t).view(np.int64) - _BITS_D
     power = np.int64((k + _1023) << _52).view(np.float64)
     return p * power + (power - 1.0)
 
@@ -136,11 +142,8 @@ exp = Formula({"f": _exp_f, "d": _exp_d})
 def _one_plus_exp_f(x: Any) -> Any:
     x = 89.0 if x > 89.0 else x
     x = -87.0 if x < -87.0 else x
-    t = x * _LOG2_E + _ROUND_F
-    n = t - _ROUND_F
-    r = x - n * _HIGH_F - n * _LOW_F
+    r, k = _split_f(x)
     p = _curve_f(r) * r * r + r + 1.0
-    k = np.int32(np.float32(t).view(np.int32) - _BITS_F)
     power = np.int32((k + _127) << _23).view(np.float32)  # of k = 128 it is ∞
     return p * power + 1.0
 
@@ -149,11 +152,8 @@ def _one_plus_exp_f(x: Any) -> Any:
 def _one_plus_exp_d(x: Any) -> Any:
     x = 710.0 if x > 710.0 else x
     x = -708.0 if x < -708.0 else x
-    t = x * _LOG2_E + _ROUND_D
-    n = t - _ROUND_D
-    r = x - n * _HIGH_D - n * _LOW_D
+    r, k = _split_d(x)
     p = _curve_d(r) * r * r + r + 1.0
-    k = np.float64(t).view(np.int64) - _BITS_D
     power = np.int64((k + _1023) << _52).view(np.float64)  # of k = 1024 it is ∞
     return p * power + 1.0
 
