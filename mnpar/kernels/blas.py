@@ -57,7 +57,7 @@ def product(a: Any, b: Any, out: Array | None = None) -> Any:
             out is None or (out.flags.c_contiguous and out.dtype is a.dtype)
         ):
             return a.dot(b, out)
-        if size >= tuning.THREADED_LEAST and large_products.threads > 1:
+        if takes_all_threads(size):
             return large_products.compute(np.matmul, a, b, out)
         if (
             size >= tuning.MKL_LEAST
@@ -66,6 +66,11 @@ def product(a: Any, b: Any, out: Array | None = None) -> Any:
         ):
             return y
     return a @ b if out is None else backend.get_array_module(a).matmul(a, b, out=out)
+
+
+def takes_all_threads(size: int) -> bool:
+    """Return whether a product of ``size`` multiplications is divided among all cores."""
+    return size >= tuning.THREADED_LEAST and large_products.threads > 1
 
 
 def batched_matmul(a: Array, b: Array, out: Array | None = None) -> Array:

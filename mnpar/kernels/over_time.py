@@ -16,6 +16,7 @@ from mnpar.backend import Array
 from mnpar.kernels import activation
 from mnpar.kernels.blas import product
 from mnpar.kernels.compiler import suits
+from mnpar.kernels.packed import PackedMatrix
 from mnpar.kernels.sums import sum_over
 
 
@@ -31,7 +32,7 @@ class Cell:
     states: ClassVar[int] = 1
     kept: ClassVar[tuple[int, ...]] = ()  # columns, in units of H, of what backward needs
     passes_state: ClassVar[bool] = False  # h also depends on h before, not only on y
-    one_gradient: ClassVar[bool] = True  # that of y is that of x
+    one_gradient: ClassVar[bool] = True  # that of y is that of x: only x + y is computed with
 
     def __init__(self, compiled: bool) -> None:
         self.compiled = compiled
@@ -117,30 +118,30 @@ class OverTime:
         self.total = ends[-1]
 
     def forward(
-        self, x: Array, U: Array, b: Array | None, first: Sequence[Array], keeps: bool
+        self, x: Array, U: Array, b: Array, first: Sequence[Array], keeps: bool
     ) -> tuple[Array, list[Array]]:
         """Compute h of all steps, (total, H), and the states of all sequences after their last
         steps, (N, H) each.
 
         Args:
             x: (total, G), what is computed of the inputs, for G = gates · H.
-            U, b: (G, H) and (G,) or None: y = h Uᵀ + b.
+            U, b: (G, H) and (G,): y = h Uᵀ + b.
             first: the states before, (N, H) each. Those of sequences that have no step stay.
             keeps: whether backward follows.
         """
         xp = backend.get_array_module(x)
         H = U.shape[1]
         self.cell = cell = self.kind(suits(x, U, *first))
-        # products of few rows take half the time with the matrix in this order
-        turned = xp.ascontiguousarray(U.T)
+        bias: Array | None = b
+        if self.kind.one_gradient and not cell.compiled:
+            x, bias = x + b, None  # once, not at each step: such a cell sees x + y alone
+        packed = PackedMatrix(U.T, bias, max(self.counts), cell.compiled)
         self.after = [xp.empty((self.total, H), x.dtype) for _ in first]
         self.kept = [xp.empty((self.total, width * H), x.dtype) for width in self.kind.kept]
         room = xp.empty((max(self.counts), len(U)), x.dtype)
         for k, rows in enumerate(self.rows):
             before = self._before(k, first)
-            y = product(before[0], turned, room[: self.counts[k]])
-            if b is not None:
-                y += b
+            y = packed.multiply(before[0], room[: self.counts[k]])
             after = [s[rows] for s in self.after]
             cell.forward(x[rows], y, before, after, [s[rows] for s in self.kept])
         ys = self.after[0]
@@ -155,9 +156,8 @@ class OverTime:
         first: Sequence[Array],
         gys: Array | None,
         finals: Sequence[Array | None],
-        biased: bool,
-    ) -> tuple[Array, Array, Array | None, list[Array]]:
-        """Return the gradients of x, U, b (None unless ``biased``) and the first states.
+    ) -> tuple[Array, Array, Array, list[Array]]:
+        """Return the gradients of x, U, b and the first states.
 
         Args:
             gys, finals: the gradients of what forward returned, None where there are none.
@@ -173,6 +173,7 @@ class OverTime:
         gx = xp.empty((self.total, G), dtype)
         gp = gx if kind.one_gradient else xp.empty_like(gx)
         room = xp.empty((max(self.counts), H), dtype)
+        packed = PackedMatrix(U, None, max(self.counts), cell.compiled)
         for k in range(len(self.rows) - 1, -1, -1):
             rows, n = self.rows[k], self.counts[k]
             now = [g[:n] for g in gs]
@@ -186,13 +187,13 @@ class OverTime:
                 gp[rows],
             )
             if kind.passes_state:
-                now[0] += product(gp[rows], U, room[:n])
+                now[0] += packed.multiply(gp[rows], room[:n])
             else:
-                product(gp[rows], U, now[0])
+                packed.multiply(gp[rows], now[0])
         order = sorted(range(len(self.rows)), key=lambda k: self.rows[k].start)
         states = xp.concatenate([self._before(k, first[:1])[0] for k in order])
         gU = product(gp.T, states)
-        return gx, gU, sum_over(gp, 0) if biased else None, gs
+        return gx, gU, sum_over(gp, 0), gs
 
     def _before(self, k: int, first: Sequence[Array]) -> list[Array]:
         """The states before the k-th step: those after the last one, and the first ones of

@@ -21,7 +21,7 @@ from mnpar.functions.array.joining import concat, split_axis, stack
 from mnpar.functions.array.rearranging import transpose_sequence
 from mnpar.functions.connection.linear import linear
 from mnpar.functions.math.arithmetic import identity
-from mnpar.functions.node import GenericFunction, Operand, check_option, show_shapes
+from mnpar.functions.node import GenericFunction, check_option, show_shapes
 from mnpar.functions.noise import dropout
 from mnpar.functions.rnn.lstm import LSTMCell
 from mnpar.kernels.gru import GRUStep
@@ -43,15 +43,17 @@ class Layer(NamedTuple):
         cell: computes the steps, arrays in and arrays out.
         step: makes one step, in functions, from U and b.
         W, bias: compute x of the inputs.
-        U, state_bias: compute y of the state; no bias of its own is None.
+        U, state_bias: compute y of the state.
+
+    A bias that is None is 0; cells that see x + y alone have that of the state only.
     """
 
     cell: type[Cell]
-    step: Callable[[Variable, Variable | None], Step]
+    step: Callable[[Variable, Variable], Step]
     W: Variable
-    bias: Variable | Array
+    bias: Variable | None
     U: Variable
-    state_bias: Variable | None = None
+    state_bias: Variable
 
 
 # from a layer's weights and biases
@@ -59,8 +61,8 @@ MakeLayer: TypeAlias = Callable[[Weights, Weights], Layer]
 
 
 class RecurrentLayer(GenericFunction):
-    """A recurrent layer over all steps: x (total, G), U (G, H), b (G,) if the cell has one, and the
-    first states, (N, H) each → the outputs of all steps (total, H), and the last states.
+    """A recurrent layer over all steps: x (total, G), U (G, H), b (G,), and the first states, (N,
+    H) each → the outputs of all steps (total, H), and the last states.
 
     Args:
         layer: whose cell and step are used.
@@ -75,43 +77,30 @@ class RecurrentLayer(GenericFunction):
         self.counts = counts
         self.backwards = backwards
         self.steps = OverTime(layer.cell, counts, backwards)
-        self.biased = layer.state_bias is not None
 
-    def forward(self, x: Array, U: Array, *others: Array) -> tuple[Array, ...]:
-        self.retain_inputs(tuple(range(2 + len(others))))
-        b, first = self._parted(others)
+    def forward(self, x: Array, U: Array, b: Array, *first: Array) -> tuple[Array, ...]:
+        self.retain_inputs(tuple(range(3 + len(first))))
         ys, finals = self.steps.forward(x, U, b, first, self.differentiable)
         return (ys, *finals)
 
-    def _parted(self, others: tuple[Operand, ...]) -> tuple[Operand | None, tuple[Operand, ...]]:
-        """The bias and the states."""
-        return (others[0], others[1:]) if self.biased else (None, others)
-
     def backward(self, *gs: Any) -> InputGradients:
-        x, U, *others = self.get_retained_inputs()
+        x, U, b, *first = self.get_retained_inputs()
         if isinstance(x, Variable):
-            return self._recorded(x, U, tuple(others), gs)
-        _, first = self._parted(tuple(others))
-        gx, gU, gb, firsts = self.steps.backward(U, first, gs[0], gs[1:], self.biased)
-        return (gx, gU, gb, *firsts) if self.biased else (gx, gU, *firsts)
+            return self._recorded((x, U, b, *first), gs)
+        gx, gU, gb, firsts = self.steps.backward(U, first, gs[0], gs[1:])
+        return gx, gU, gb, *firsts
 
     def _recorded(
-        self,
-        x: Variable,
-        U: Variable,
-        others: tuple[Variable, ...],
-        gs: tuple[Variable | Array | None, ...],
+        self, given: tuple[Variable, ...], gs: tuple[Variable | Array | None, ...]
     ) -> InputGradients:
         """The gradients by differentiable functions, step by step: slower, but differentiable any
         number of times.
         """
         with Tape():
             # Variables of its own: backward is to go as far as here, and no further
-            inputs = [identity(one) for one in (x, U, *others)]
-            b, first = self._parted(tuple(inputs[2:]))
-            ys = written_out(
-                self.layer, inputs[0], inputs[1], b, first, self.counts, self.backwards
-            )
+            inputs = [identity(one) for one in given]
+            x, U, b, *first = inputs
+            ys = written_out(self.layer, x, U, b, tuple(first), self.counts, self.backwards)
             pairs = [(y, as_variable(g)) for y, g in zip(ys, gs, strict=True) if g is not None]
             return tuple(
                 grad(
@@ -127,7 +116,7 @@ def written_out(
     layer: Layer,
     x: Variable,
     U: Variable,
-    b: Variable | None,
+    b: Variable,
     first: tuple[Variable, ...],
     counts: list[int],
     backwards: bool,
@@ -145,7 +134,7 @@ def over_time(
     float32 or float64 of one kind, step by step.
     """
     U, b = layer.U, layer.state_bias
-    inputs = (x, U, *first) if b is None else (x, U, b, *first)
+    inputs = (x, U, b, *first)
     if x.dtype.char in "fd" and all([one.dtype == x.dtype for one in inputs]):
         return RecurrentLayer(layer, counts, backwards).apply(inputs)
     return written_out(layer, x, U, b, first, counts, backwards)
@@ -268,15 +257,16 @@ def _lstm_layer(w: Weights, b: Weights) -> Layer:
         LSTMStep,
         _lstm_step,
         concat(list(w[:4]), axis=0),  # (4 H, D)
-        concat([b[k] + b[k + 4] for k in range(4)], axis=0),
+        None,
         concat(list(w[4:]), axis=0),  # (4 H, H)
+        concat([b[k] + b[k + 4] for k in range(4)], axis=0),
     )
 
 
-def _lstm_step(U: Variable, _: Variable | None) -> Step:
+def _lstm_step(U: Variable, bias: Variable) -> Step:
     def step(x: Variable, states: tuple[Variable, ...]) -> tuple[Variable, ...]:
         h, c = states
-        c, h = LSTMCell().apply((c, x + linear(h, U)))
+        c, h = LSTMCell().apply((c, x + linear(h, U, bias)))
         return h, c
 
     return step
@@ -293,7 +283,7 @@ def _gru_layer(w: Weights, b: Weights) -> Layer:
     )
 
 
-def _gru_step(U: Variable, state_bias: Variable | None) -> Step:
+def _gru_step(U: Variable, state_bias: Variable) -> Step:
     H = U.shape[1]
 
     def step(x: Variable, states: tuple[Variable, ...]) -> tuple[Variable, ...]:
@@ -313,10 +303,12 @@ def _rnn_layer(activation: str) -> MakeLayer:
     bend = tanh if activation == "tanh" else relu
     cell = Plain if activation == "tanh" else PlainRelu
 
-    def step(U: Variable, _: Variable | None) -> Step:
-        return lambda x, states: (bend(x + linear(states[0], U)),)
+    def step(U: Variable, bias: Variable) -> Step:
+        return lambda x, states: (bend(x + linear(states[0], U, bias)),)
 
-    return lambda w, b: Layer(cell, step, as_variable(w[0]), b[0] + b[1], as_variable(w[1]))
+    return lambda w, b: Layer(
+        cell, step, as_variable(w[0]), None, as_variable(w[1]), as_variable(b[0] + b[1])
+    )
 
 
 def n_step_lstm(
