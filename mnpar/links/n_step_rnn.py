@@ -18,7 +18,7 @@ from mnpar.chain import Chain, ChainList
 from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import get_dtype
 from mnpar.functions.node import array_of
-from mnpar.functions.rnn.n_step_rnn import transpose_back
+from mnpar.functions.rnn.packed_sequences import PackedSequences
 from mnpar.initializers.initializer import InitialValue
 from mnpar.link import GradientComms, Link
 from mnpar.parameter import Parameter
@@ -129,8 +129,8 @@ class NStepRNNBase(ChainList):
         if not in_order:
             first = [F.permutate(state, order, 1) for state in first]
         sequences = [xs[i] for i in order]
-        *finals, steps = self.rnn(first, F.transpose_sequence(sequences))
-        ys = transpose_back(steps, [len(x) for x in sequences])
+        *finals, steps = self.rnn(first, PackedSequences.of_sequences(sequences))
+        ys = PackedSequences.of_steps(steps).unpack(len(sequences))
         if not in_order:
             finals = [F.permutate(final, back, 1) for final in finals]
         return (*finals, [ys[i] for i in back])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.get_item import ScatterAdd, get_item
-from mnpar.functions.array.joining import concat, separate, split_axis, stack
+from mnpar.functions.array.joining import concat, split_axis, stack
 from mnpar.functions.array.shape import moveaxis, reshape, transpose
 from mnpar.functions.node import GenericFunction, normalize_axes, normalize_axis
 from mnpar.variable import Variable, as_variable
@@ -162,23 +163,35 @@ def transpose_sequence(xs: Sequence[Variable | Array]) -> tuple[Variable, ...]:
         [array([1, 3]), array([2])]
     """
     sequences = [as_variable(x) for x in xs]
+    if not sequences or not any([len(x) for x in sequences]):
+        return ()
+    rows, counts = join_by_step(sequences)
+    ends = list(accumulate(counts))[:-1]
+    return split_axis(rows, ends, 0, force_tuple=True)  # type: ignore[return-value]
+
+
+def join_by_step(sequences: Sequence[Variable]) -> tuple[Variable, list[int]]:
+    """Join sequences ``(T_i, …)``, of which one at least has a step, to ``(total, …)``: one step
+    after the other, of each the elements of the sequences that reach it; and how many these are.
+
+    Raises:
+        ValueError: a longer sequence comes after a shorter one.
+    """
     lengths = [x.shape[0] for x in sequences]
     if lengths != sorted(lengths, reverse=True):
         raise ValueError(
             "transpose_sequence: sequences come in the order of their lengths, the longest "
             f"first, not {lengths}"
         )
-    if not sequences or not lengths[0]:
-        return ()
-    if lengths[0] == lengths[-1]:
-        return separate(stack(sequences, axis=1))
+    T, N = lengths[0], len(lengths)
+    if lengths[-1] == T:
+        steps = stack(sequences, axis=1)  # (T, N, …)
+        return reshape(steps, (T * N, *steps.shape[2:])), [N] * T
     starts = np.cumsum([0, *lengths[:-1]])
-    counts = [sum(n > t for n in lengths) for t in range(lengths[0])]
+    counts = [sum([n > t for n in lengths]) for t in range(T)]
     places = np.concatenate([starts[:n] + t for t, n in enumerate(counts)])
-    # all elements, step by step
-    rows = get_item(concat(sequences, axis=0), sequences[0].xp.asarray(places))
-    ends = [int(n) for n in np.cumsum(counts)[:-1]]
-    return split_axis(rows, ends, 0, force_tuple=True)  # type: ignore[return-value]
+    joined = concat(sequences, axis=0)
+    return get_item(joined, joined.xp.asarray(places)), counts
 
 
 def scatter_add(a: Variable | Array, slices: Any, b: Variable | Array) -> Variable:

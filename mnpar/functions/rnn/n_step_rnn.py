@@ -18,12 +18,12 @@ from mnpar.function_node import InputGradients
 from mnpar.functions.activation.relu import relu
 from mnpar.functions.activation.sigmoid import sigmoid, tanh
 from mnpar.functions.array.joining import concat, split_axis, stack
-from mnpar.functions.array.rearranging import transpose_sequence
 from mnpar.functions.connection.linear import linear
 from mnpar.functions.math.arithmetic import identity
 from mnpar.functions.node import GenericFunction, check_option, show_shapes
 from mnpar.functions.noise import dropout
 from mnpar.functions.rnn.lstm import LSTMCell
+from mnpar.functions.rnn.packed_sequences import PackedSequences
 from mnpar.kernels.gru import GRUStep
 from mnpar.kernels.lstm import LSTMStep
 from mnpar.kernels.over_time import Cell, OverTime, Plain, PlainRelu
@@ -188,13 +188,14 @@ def _n_step(
     xs: Sequence[Variable | Array],
     both: bool,
     layer: MakeLayer,
-) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """All layers, in one direction or both: their last states and the outputs of the last one."""
-    steps = [as_variable(x) for x in xs]
+) -> tuple[tuple[Variable, ...], Any]:
+    """All layers, in one direction or both: their last states, and the outputs of the last one as
+    the steps came, in a tuple or packed.
+    """
     first = tuple([as_variable(state) for state in states])
-    counts = [len(x) for x in steps]
+    counts = xs.counts if isinstance(xs, PackedSequences) else [len(x) for x in xs]
     directions = 2 if both else 1
-    if not steps or counts != sorted(counts, reverse=True):
+    if not counts or counts != sorted(counts, reverse=True):
         raise ValueError(
             f"{who}: each step has as many sequences as the one before or fewer, not {counts}: "
             "put the longest sequence first, "
@@ -210,7 +211,7 @@ def _n_step(
             f"({n_layers * directions}, {counts[0]}, H), not "
             f"{show_shapes([state.shape for state in first])}"
         )
-    rows = concat(steps, axis=0)  # all inputs, step by step
+    rows = PackedSequences.of_steps(xs).rows
     last: list[tuple[Variable, ...]] = []
     for k in range(n_layers):
         found = []
@@ -225,31 +226,15 @@ def _n_step(
                 )
             made = layer(ws[i], bs[i])
             x = linear(rows, made.W, made.bias)
-            outputs, *ends = over_time(
+            hs, *ends = over_time(
                 made, x, tuple([state[i] for state in first]), counts, backwards=bool(d)
             )
-            found.append(outputs)
+            found.append(hs)
             last.append(tuple(ends))
         rows = found[0] if directions == 1 else concat(found, axis=1)
     finals = tuple([stack([ends[j] for ends in last]) for j in range(len(first))])
-    ys: Any = split_axis(rows, list(accumulate(counts))[:-1], 0, force_tuple=True)
-    return finals, ys
-
-
-def transpose_back(steps: Sequence[Variable], lengths: Sequence[int]) -> tuple[Variable, ...]:
-    """From one array for each step to one for each sequence."""
-    if lengths[0] == lengths[-1]:
-        return transpose_sequence(steps)
-    starts = list(accumulate([s.shape[0] for s in steps], initial=0))
-    places = [start + i for i, n in enumerate(lengths) for start in starts[:n]]
-    rows = concat(list(steps), axis=0)[rows_at(steps[0], places)]
-    return split_axis(rows, list(accumulate(lengths))[:-1], 0)  # type: ignore[return-value]
-
-
-def rows_at(like: Variable, places: Sequence[int]) -> Array:
-    """Row numbers, beside an array."""
-    result: Array = like.xp.asarray(places, "i8")
-    return result
+    outputs = PackedSequences(rows, counts)
+    return finals, outputs if isinstance(xs, PackedSequences) else outputs.steps
 
 
 def _lstm_layer(w: Weights, b: Weights) -> Layer:
