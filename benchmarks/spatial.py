@@ -44,74 +44,60 @@ from mnpar.functions.communication.exchange import Carrier, Exchange, Give, exch
 GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2), 6: (3, 2), 8: (4, 2)}
 
 
-def conv(grid, inside, out):
-    return L.SpatialConvolution2D(grid, inside, out, 3, pad=1)
+def conv(inside, out):
+    return L.Convolution2D(inside, out, 3, pad=1)
 
 
 class CNN(mnpar.Chain):
     """Four times convolution and pooling, a mean over the image, one matrix: labels of images."""
 
-    def __init__(self, grid):
+    def __init__(self):
         super().__init__()
-        self.grid = grid
         self.convs = mnpar.ChainList(
-            *[conv(grid, a, b) for a, b in ((3, 16), (16, 32), (32, 64), (64, 64))]
+            *[conv(a, b) for a, b in ((3, 16), (16, 32), (32, 64), (64, 64))]
         )
         self.fc = L.Linear(64, 10)
 
-    def forward(self, x, shape):
+    def forward(self, x):
         for layer in self.convs:
-            x = F.spatial_max_pooling_nd(F.relu(layer(x, shape)), self.grid, shape, 2)
-            shape = tuple(n // 2 for n in shape)
-        return self.fc(F.spatial_global_average_pooling(x, self.grid, shape))
-
-    def loss(self, x, t, shape):
-        return F.softmax_cross_entropy(self(x, shape), t)
+            x = F.max_pooling_2d(F.relu(layer(x)), 2)
+        return self.fc(F.mean(x, axis=(2, 3)))
 
 
 class UNet(mnpar.Chain):
     """Three times down and up again, with the finer images beside: a label for each cell."""
 
-    def __init__(self, grid, width=8):
+    def __init__(self, width=8):
         super().__init__()
-        self.grid, c = grid, [width, 2 * width, 4 * width, 8 * width]
-        self.down = mnpar.ChainList(*[conv(grid, a, b) for a, b in zip([3, *c], c, strict=False)])
-        self.up = mnpar.ChainList(
-            *[L.SpatialDeconvolution2D(grid, b, a, 2, 2) for a, b in pairwise(c)]
-        )
-        self.join = mnpar.ChainList(*[conv(grid, 2 * a, a) for a in c[:-1]])
-        self.last = L.SpatialConvolution2D(grid, width, 2, 1)
+        c = [width, 2 * width, 4 * width, 8 * width]
+        self.down = mnpar.ChainList(*[conv(a, b) for a, b in zip([3, *c], c, strict=False)])
+        self.up = mnpar.ChainList(*[L.Deconvolution2D(b, a, 2, 2) for a, b in pairwise(c)])
+        self.join = mnpar.ChainList(*[conv(2 * a, a) for a in c[:-1]])
+        self.last = L.Convolution2D(width, 2, 1)
 
-    def forward(self, x, shape):
+    def forward(self, x):
         seen = []
         for i, layer in enumerate(self.down):
-            if i:
-                x = F.spatial_max_pooling_nd(x, self.grid, shape, 2)
-                shape = tuple(n // 2 for n in shape)
-            x = F.relu(layer(x, shape))
+            x = F.relu(layer(F.max_pooling_2d(x, 2) if i else x))
             seen.append(x)
         for i in (2, 1, 0):
-            x = self.up[i](x, shape)
-            shape = tuple(2 * n for n in shape)
-            x = F.relu(self.join[i](F.concat([x, seen[i]]), shape))
-        return self.last(x, shape)
-
-    def loss(self, x, t, shape):
-        return F.softmax_cross_entropy(self(x, shape), t) * self.grid.share(shape)
+            x = F.relu(self.join[i](F.concat([self.up[i](x), seen[i]])))
+        return self.last(x)
 
 
 MODELS = {"CNN, 128²": (CNN, (128, 128), 16), "U-Net, 512²": (UNet, (512, 512), 1)}
 
 
 def batch(model, grid, shape, n):
-    """A batch on this rank: its blocks of the images, and of the labels if these are images too."""
+    """A batch: divided images, and labels that are divided if they are images too."""
     rng = np.random.default_rng(0)
-    box = grid.block(shape)
-    cells = tuple(slice(a, b) for a, b in zip(box.start, box.stop, strict=True))
-    x = rng.standard_normal((n, 3, *shape), np.float32)[(..., *cells)].copy()
+    cut = lambda whole: mnpar.divided(
+        whole[(..., *grid.block(shape).index)].copy(), grid, shape=whole.shape
+    )
+    x = cut(rng.standard_normal((n, 3, *shape), np.float32))
     if model is CNN:
         return x, rng.integers(0, 10, n).astype("i4")
-    return x, rng.integers(0, 2, (n, *shape)).astype("i4")[(slice(None), *cells)].copy()
+    return x, cut(rng.integers(0, 2, (n, *shape)).astype("i4"))
 
 
 class Exchanges(mnpar.FunctionHook):
@@ -129,13 +115,13 @@ class Exchanges(mnpar.FunctionHook):
             self.found += [(x.shape, function.plan, function.differentiable) for x in in_data]
 
 
-def halos_of(model, x, t, shape):
+def halos_of(comm, forward):
     """What the layers exchange in a step: a function that exchanges just that, and the bytes that
     this rank owes the others.
     """
-    comm, exchanges = model.grid.comm, Exchanges()
+    exchanges = Exchanges()
     with exchanges:
-        loss = model.loss(x, t, shape)
+        loss = forward()
     loss.backward()
     owed, arrays = 0, []
     for size, plan, wanted in exchanges.found:
@@ -293,14 +279,16 @@ def row(comm, name, rounds, delay):
     kind, shape, n = MODELS[name]
     grid = mnpar.SpatialGrid(comm, GRIDS[comm.size])
     mnpar.random.seed(0)
-    model = kind(grid)
+    model = kind()
     x, t = batch(kind, grid, shape, n)
     before = peak()
 
+    def forward():
+        return F.softmax_cross_entropy(model(x), t)
+
     def step():
         model.cleargrads()
-        loss = model.loss(x, t, shape)
-        loss.backward()
+        forward().backward()
 
     step()
     found = {
@@ -308,7 +296,7 @@ def row(comm, name, rounds, delay):
         "grid": grid.dims,
         "memory": max(comm.allgather_obj(peak() - before)),
     }
-    halos, owed = halos_of(model, mnpar.Variable(x, requires_grad=False), t, shape)
+    halos, owed = halos_of(comm, forward)
     sent = comm.traffic.bytes
     step()
     sent = comm.traffic.bytes - sent

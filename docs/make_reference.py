@@ -24,8 +24,8 @@ FUNCTIONS = (
     ("Values that ranks own together", "communication/shared"),
     ("Plans and re-partitions", "communication"),
     (
-        "Halo exchange, and layers on blocks",
-        "divided/halo divided/halo_convolution divided/blocks divided/spatial_",
+        "Halo exchange",
+        "divided/halo divided/halo_convolution divided/blocks",
     ),
     ("Sequences, vocabularies and experts over ranks", "divided"),
     ("Arithmetic functions", "math/arithmetic operators"),

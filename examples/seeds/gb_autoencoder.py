@@ -24,7 +24,6 @@ import numpy as np
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import Box
 
 # 28 → 25 → 23 → 21 → 19 → 17 → 15
 KERNELS = (4, 3, 3)
@@ -48,22 +47,19 @@ class Level(mnpar.Chain):
 
     def __init__(self, grid, channels, size, k, tied):
         super().__init__()
-        self.grid, self.between = grid, (size[0] - k + 1, size[1] - k + 1)
-        self.size = tuple(n - POOL + 1 for n in self.between)
+        self.size = tuple(n - k + 1 - POOL + 1 for n in size)
         self.encoder = L.SpatialLocalConvolution2D(grid, channels, MAPS, size, k, nobias=True)
         UnitNorm()(None, self.encoder.W)
         self.decoder = self.encoder.decoder(tied)
 
     def pool(self, y):
-        return F.spatial_lp_pooling_nd(y, self.grid, self.between, POOL, stride=1)
+        return F.lp_pooling_nd(y, POOL, stride=1)
 
     def __call__(self, x):
-        return F.spatial_local_contrast_normalization(
-            self.pool(self.encoder(x)), self.grid, self.size, CONTRAST
-        )
+        return F.local_contrast_normalization(self.pool(self.encoder(x)), CONTRAST)
 
     def costs(self, x, decoder=None):
-        """This rank's parts of the errors of reconstruction and of the sum of pools."""
+        """The errors of reconstruction, and the sum of pools."""
         y = self.encoder(x)
         return F.sum(((decoder or self.decoder)(y) - x) ** 2) / 2, F.sum(self.pool(y))
 
@@ -72,7 +68,7 @@ class Level(mnpar.Chain):
         and leaves them alone.
         """
         with mnpar.no_backprop_mode():
-            y = self.encoder(x).array
+            y = self.encoder(x)
         self.cleargrads()
         (F.sum((self.decoder(y) - x) ** 2) / (2 * len(x))).backward()
         optimizer.update()
@@ -84,13 +80,17 @@ class GB(mnpar.Chain):
 
     def __init__(self, grid, shape, classes, tied):
         super().__init__()
-        channels, *size = shape
+        channels, *size = self.shape = shape
+        self.grid = grid
         self.levels = mnpar.ChainList()
         for k in KERNELS:
             self.levels.append(Level(grid, channels, tuple(size), k, tied))
             channels, size = MAPS, self.levels[-1].size
-        self.size = size
         self.fc = L.SpatialLinear(grid, (MAPS, *size), classes)
+
+    def cut(self, x):
+        """Images, of which each rank has its blocks."""
+        return mnpar.divided(x, self.grid, shape=(len(x), *self.shape))
 
     def features(self, x, n=None):
         for level in self.levels[:n]:
@@ -98,7 +98,7 @@ class GB(mnpar.Chain):
         return x
 
 
-def epochs(n, args, x, step, comm):
+def epochs(n, args, x, step):
     """The mean of what the steps return, over each of so many passes."""
     rng = np.random.default_rng(args.seed)
     for _ in range(n):
@@ -106,10 +106,10 @@ def epochs(n, args, x, step, comm):
         totals = sum(
             np.array(step(order[i : i + args.batchsize])) for i in range(0, len(x), args.batchsize)
         )
-        yield comm.allreduce(totals) / len(x)
+        yield totals / len(x)
 
 
-def pretrain(model, x, args, comm, say):
+def pretrain(model, x, args, say):
     """Pre-train each level in turn, on the outputs of the levels below it."""
     history = []
     for i, level in enumerate(model.levels):
@@ -118,17 +118,16 @@ def pretrain(model, x, args, comm, say):
 
         def step(rows, i=i, level=level, optimizer=optimizer):
             with mnpar.no_backprop_mode():
-                below = model.features(x[rows], i)
-            below = getattr(below, "array", below)
+                below = model.features(model.cut(x[rows]), i)
             recon, sparse = level.costs(
                 below, level.learn_decoder(below, optimizer) if args.neon_order else None
             )
             level.cleargrads()
-            ((recon + args.sparsity * sparse) / len(rows)).backward()  # of the sum over ranks
+            ((recon + args.sparsity * sparse) / len(rows)).backward()
             optimizer.update()
             return recon.item(), sparse.item()
 
-        for epoch, (recon, sparse) in enumerate(epochs(args.pretrain, args, x, step, comm), 1):
+        for epoch, (recon, sparse) in enumerate(epochs(args.pretrain, args, x, step), 1):
             say(
                 f"level {i + 1}   epoch {epoch:3d}   reconstruction {recon:.5f}   sparsity "
                 f"{args.sparsity * sparse:.5f}"
@@ -137,7 +136,7 @@ def pretrain(model, x, args, comm, say):
     return history
 
 
-def teach(model, x, t, args, comm, say):
+def teach(model, x, t, args, say):
     """Train the classifier alone, then together with all levels."""
     for n, alone in ((args.initial, True), (args.epoch, False)):
         optimizer = mnpar.optimizers.SGD(lr=args.lr).setup(model.fc if alone else model)
@@ -145,15 +144,14 @@ def teach(model, x, t, args, comm, say):
 
         def step(rows, alone=alone, optimizer=optimizer):
             with mnpar.using_config("enable_backprop", not alone):
-                h = model.features(x[rows])
-            # the same on every rank, and counted once
-            loss = F.softmax_cross_entropy(model.fc(h, model.size), t[rows])
+                h = model.features(model.cut(x[rows]))
+            loss = F.softmax_cross_entropy(model.fc(h), t[rows])
             model.cleargrads()
             loss.backward()
             optimizer.update()
-            return [loss.item() * len(rows) / comm.size]
+            return [loss.item() * len(rows)]
 
-        for epoch, (cost,) in enumerate(epochs(n, args, x, step, comm), 1):
+        for epoch, (cost,) in enumerate(epochs(n, args, x, step), 1):
             say(f"{'last layer' if alone else 'all layers'}   epoch {epoch:3d}   cost {cost:.5f}")
 
 
@@ -190,11 +188,10 @@ def spot_check(model, data, classes, comm, say):
     the test; and who has it.
     """
     with mnpar.no_backprop_mode():
-        train, test = [areas(model.features(x).array, t, classes) for x, t in data]
-    box, size = model.fc.grid.block(model.size), model.size
-    number = np.arange(MAPS * size[0] * size[1]).reshape(MAPS, *size)[
-        :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]
-    ]
+        train, test = [areas(model.features(model.cut(x)).part.array, t, classes) for x, t in data]
+    size = model.levels[-1].size
+    number = np.arange(MAPS * size[0] * size[1]).reshape(MAPS, *size)
+    number = number[(..., *model.grid.block(size).index)]
     best = train.argmax(axis=1) if number.size else np.zeros(classes, int)
     rows = np.arange(classes)
     # of equal ones the first, whoever has it
@@ -223,14 +220,14 @@ def spot_check(model, data, classes, comm, say):
     return owner, np.array([every[owner[c]][c, 3] for c in rows], int)
 
 
-def stimuli(model, units, shape, box, comm, steps=40):
+def stimuli(model, units, comm, steps=40):
     """Images of length 1 that excite these units most: by their gradient, through all blocks."""
     owner, unit = units
-    whole = np.random.default_rng(0).standard_normal((len(unit), *shape))
-    x = mnpar.Variable(whole[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy())
+    whole = np.random.default_rng(0).standard_normal((len(unit), *model.shape))
+    x = mnpar.Variable(model.grid.cut(whole).part.array.copy())
     mine = np.flatnonzero(owner == comm.rank)
     for _ in range(steps):
-        h = model.features(x).reshape((len(unit), -1))
+        h = model.features(model.cut(x)).part.reshape((len(unit), -1))
         mnpar.backward([F.sum(h[mine, unit[mine]])] if len(mine) else [])
         x.array += 0.3 * x.grad / np.sqrt(squares(x.grad, comm) + 1e-30)
         x.array /= np.sqrt(squares(x.array, comm))
@@ -258,20 +255,20 @@ def main(comm, args):
         f"blocks {grid.dims}"
     )
     data = [mnpar.datasets.shard_image(part, grid).datasets for part in (train, test)]
-    history = pretrain(model, data[0][0], args, comm, say)
+    history = pretrain(model, data[0][0], args, say)
     with mnpar.no_backprop_mode():
-        x = data[1][0][:10]
-        recon = model.levels[0].decoder(model.levels[0].encoder(x)).array
-    teach(model, *data[0], args, comm, say)
+        x = model.cut(data[1][0][:10])
+        recon = model.levels[0].decoder(model.levels[0].encoder(x))
+    teach(model, *data[0], args, say)
     with mnpar.no_backprop_mode():
-        wrong = 1 - F.accuracy(model.fc(model.features(data[1][0]), model.size), data[1][1]).item()
+        y = model.fc(model.features(model.cut(data[1][0])))
+        wrong = 1 - F.accuracy(y, data[1][1]).item()
     say(f"wrong on the test images: {100 * wrong:.2f} %")
     conclude(history, wrong, np.bincount(data[1][1]).max() / len(data[1][1]), say)
     units = spot_check(model, data, classes, comm, say)
-    best = stimuli(model, units, shape, grid.block(shape[1:]), comm)
-    blocks = grid.blocks(shape[1:])
-    whole = [Box.whole(shape[1:])] * comm.size
-    pictures = [F.repartition(comm, p, blocks, whole).array for p in (x, recon, best)]
+    best = model.cut(stimuli(model, units, comm))
+    with mnpar.no_backprop_mode():
+        pictures = [p.gather().array for p in (x, recon, best)]
     W = L.gather_parameter(comm, model.levels[0].encoder.W)
     if comm.is_root:
         draw(pictures, W, history, Path(args.out) / "gb_autoencoder.png")

@@ -39,7 +39,8 @@ class Tape:
         # the backward that visits this tape now, if the tape has communications
         self.current_pass: BackwardPass | None = None
         # the communicators over which gradients went in the last backward, each with a
-        # communication and its line
+        # communication and its line; not for functions of divided arrays, whose Parameters all
+        # ranks have, with whole gradients
         self.crossed: dict[Any, tuple[str, str]] = {}
         self._tokens: list[Token[Tape | None]] = []
 
@@ -71,7 +72,8 @@ class Tape:
         self.crossed = {}
         for function in self.records:
             function.on_tape = False
-            if function.comm is not None and not function.silent_backward:
+            divided = getattr(function, "of_divided", False)
+            if function.comm is not None and not function.silent_backward and not divided:
                 self.crossed[function.comm] = function.op or function.label, function.site
         self.records.clear()
 

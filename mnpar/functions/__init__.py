@@ -159,24 +159,6 @@ if TYPE_CHECKING:
         all_to_all_attention as all_to_all_attention,
         recut as recut,
     )
-    from mnpar.functions.divided.spatial import (
-        spatial_average_pooling_nd as spatial_average_pooling_nd,
-        spatial_convolution_nd as spatial_convolution_nd,
-        spatial_deconvolution_nd as spatial_deconvolution_nd,
-        spatial_depthwise_convolution_2d as spatial_depthwise_convolution_2d,
-        spatial_dropout as spatial_dropout,
-        spatial_global_average_pooling as spatial_global_average_pooling,
-        spatial_global_max_pooling as spatial_global_max_pooling,
-        spatial_group_normalization as spatial_group_normalization,
-        spatial_layer_normalization as spatial_layer_normalization,
-        spatial_linear as spatial_linear,
-        spatial_local_contrast_normalization as spatial_local_contrast_normalization,
-        spatial_lp_pooling_nd as spatial_lp_pooling_nd,
-        spatial_max_pooling_nd as spatial_max_pooling_nd,
-        spatial_resize_images as spatial_resize_images,
-        spatial_unpooling_nd as spatial_unpooling_nd,
-        spatial_upsampling_2d as spatial_upsampling_2d,
-    )
     from mnpar.functions.divided.vocabulary import (
         vocabulary_parallel_softmax_cross_entropy as vocabulary_parallel_softmax_cross_entropy,
     )

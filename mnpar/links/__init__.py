@@ -87,18 +87,6 @@ if TYPE_CHECKING:
     )
     from mnpar.links.scale import Bias as Bias, Parameter as Parameter, Scale as Scale
     from mnpar.links.spatial import (
-        SpatialBatchNormalization as SpatialBatchNormalization,
-        SpatialConvolution1D as SpatialConvolution1D,
-        SpatialConvolution2D as SpatialConvolution2D,
-        SpatialConvolution3D as SpatialConvolution3D,
-        SpatialConvolutionND as SpatialConvolutionND,
-        SpatialDeconvolution1D as SpatialDeconvolution1D,
-        SpatialDeconvolution2D as SpatialDeconvolution2D,
-        SpatialDeconvolution3D as SpatialDeconvolution3D,
-        SpatialDeconvolutionND as SpatialDeconvolutionND,
-        SpatialDepthwiseConvolution2D as SpatialDepthwiseConvolution2D,
-        SpatialGroupNormalization as SpatialGroupNormalization,
-        SpatialLayerNormalization as SpatialLayerNormalization,
         SpatialLinear as SpatialLinear,
         SpatialLocalConvolution2D as SpatialLocalConvolution2D,
         SpatialLocalDeconvolution2D as SpatialLocalDeconvolution2D,

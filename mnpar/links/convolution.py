@@ -8,18 +8,20 @@ channels may come from the first batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from mnpar import initializers
 from mnpar.backend import Array
 from mnpar.chain import Chain, ChainList
 from mnpar.functions import convolution_nd, deconvolution_nd, depthwise_convolution_2d, relu
+from mnpar.functions.connection.convolution import has_pairs
 from mnpar.functions.connection.deformable_convolution import deformable_convolution_2d_sampler
 from mnpar.initializers.initializer import InitialValue
 from mnpar.kernels.windows import PerAxis, axes_hint, numbers_per_axis
 from mnpar.link import Link
 from mnpar.parameter import Parameter
+from mnpar.plans import Window
 from mnpar.variable import Variable
 
 
@@ -122,12 +124,15 @@ class ConvolutionND(_ConvolutionLayer):
         ndim: the number of spatial axes.
         in_channels: C; None (or left out, with ksize in its place) takes it from the first batch.
         out_channels: K.
-        ksize, stride, pad, dilate: a number for each axis, or one for all.
+        ksize, stride, pad, dilate: a number for each axis, or one for all; a pad may also be a pair
+            (before, after) for each axis.
         nobias: no b.
         initialW: initializer of W ``(K, C / groups, *ksize)``; None is LeCunNormal.
         initial_bias: initializer of b (K,); None is 0.
         cover_all: windows reach every cell.
         groups: into how many groups, each convolved by itself, the channels are divided.
+        mode: how the image is padded, as in :func:`mnpar.functions.convolution_nd`; ``'constant'``
+            is zeros.
 
     Raises:
         ValueError: sizes below 1, or groups that do not divide the channels.
@@ -153,6 +158,8 @@ class ConvolutionND(_ConvolutionLayer):
         cover_all: bool = False,
         dilate: PerAxis = 1,
         groups: int = 1,
+        *,
+        mode: str | Sequence[str] = "constant",
     ) -> None:
         super().__init__(
             ndim,
@@ -167,14 +174,32 @@ class ConvolutionND(_ConvolutionLayer):
             dilate,
             groups,
         )
-        self.cover_all = cover_all
+        self.cover_all, self.mode = cover_all, mode
 
     def forward(self, x: Variable | Array) -> Variable:
         """(N, C, …) → (N, K, …), as :func:`mnpar.functions.convolution_nd`."""
         self._infer_sizes(x)
         return convolution_nd(
-            x, self.W, self.b, self.stride, self.pad, self.cover_all, self.dilate, self.groups
+            x,
+            self.W,
+            self.b,
+            self.stride,
+            self.pad,
+            self.cover_all,
+            self.dilate,
+            self.groups,
+            mode=self.mode,
         )
+
+    def _pads(self, pad: Any) -> Any:
+        return Window.of(self.ndim, 1, 1, pad).pad if has_pairs(pad) else super()._pads(pad)
+
+    @property
+    def printable_specs(self) -> Iterator[tuple[str, object]]:
+        """Names and values to show in ``repr``."""
+        yield from super().printable_specs
+        if self.mode != "constant":
+            yield "mode", self.mode
 
 
 class _ConvolutionForAxes(ConvolutionND):
@@ -195,6 +220,8 @@ class _ConvolutionForAxes(ConvolutionND):
         cover_all: bool = False,
         dilate: PerAxis = 1,
         groups: int = 1,
+        *,
+        mode: str | Sequence[str] = "constant",
     ) -> None:
         super().__init__(
             self.n_axes,
@@ -209,6 +236,7 @@ class _ConvolutionForAxes(ConvolutionND):
             cover_all,
             dilate,
             groups,
+            mode=mode,
         )
 
 

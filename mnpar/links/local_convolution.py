@@ -96,6 +96,10 @@ class _LocalLayer(Link):
     def _bias_shape(self, out: tuple[int, ...]) -> tuple[Any, ...]:
         return self.filters, *out
 
+    def _weights(self) -> tuple[Any, Any]:
+        """Return W and b as the function takes them."""
+        return self.W, self.b
+
     @property
     def printable_specs(self) -> Iterator[tuple[str, object]]:
         """Names and values to show in ``repr``."""
@@ -155,7 +159,8 @@ class LocalConvolution2D(_LocalLayer):
             self.channels = self.channels or x.shape[1]
             self.in_size = self.in_size or x.shape[2:]
             self._complete()
-        return local_convolution_2d(x, self.W, self.b, self.stride)
+        W, b = self._weights()
+        return local_convolution_2d(x, W, b, self.stride)
 
     def decoder(self, tied: bool = True, nobias: bool = True) -> LocalDeconvolution2D:
         """Return the transposed layer, which makes images of this one's input size from its
@@ -241,4 +246,5 @@ class LocalDeconvolution2D(_LocalLayer):
 
     def forward(self, x: Variable | Array) -> Variable:
         """(N, K, OH, OW) → (N, C, H, W)."""
-        return local_deconvolution_2d(x, self.W, self.b, self.stride, self.in_size)
+        W, b = self._weights()
+        return local_deconvolution_2d(x, W, b, self.stride, self.in_size)

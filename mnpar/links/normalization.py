@@ -22,7 +22,7 @@ from mnpar.communicators.communicator import require_communicator
 from mnpar.configuration import config, get_dtype
 from mnpar.functions.divided.blocks import copy_all_to
 from mnpar.functions.divided.layout import GridLayout
-from mnpar.functions.node import is_divided, own_array
+from mnpar.functions.node import own_array
 from mnpar.functions.normalization.batch_normalization import (
     FixedBatchNormalization,
     batch_normalization,
@@ -500,9 +500,13 @@ class MultiNodeBatchNormalization(BatchNormalization):
         comm: the ranks that normalize together.
         communication_backend: ``'auto'``, ``'mpi'`` or ``'nccl'``; accepted for ChainerMN's
             programs, as the communicator decides; ``'nccl'`` needs a communicator of NCCL.
+        blocks: (by name) where the ranks of ``comm`` have other samples, and these are divided: all
+            ranks that have blocks of any sample. On a mesh, ``comm=mesh.data, blocks=mesh["data",
+            "space"]``.
 
     Raises:
         ValueError: a size below 1, or no such backend.
+        LayoutError: x is divided among other ranks than ``comm``, and there are no ``blocks``.
 
     Example:
         >>> import numpy as np, mnpar, mnpar.links as L
@@ -530,6 +534,8 @@ class MultiNodeBatchNormalization(BatchNormalization):
         axis: Axis = None,
         initial_avg_mean: InitialValue = None,
         initial_avg_var: InitialValue = None,
+        *,
+        blocks: Communicator | None = None,
     ) -> None:
         require_communicator(comm, "MultiNodeBatchNormalization(size, comm)")
         _check_backend(communication_backend, comm)
@@ -546,10 +552,9 @@ class MultiNodeBatchNormalization(BatchNormalization):
             initial_avg_mean,
             initial_avg_var,
         )
-        self.comm = comm
+        self.comm, self.blocks = comm, blocks
 
-    # the ranks of ``comm`` and those that have the other blocks of an x that is divided; a plan
-    # sets it (parallel/plan/divisions.py)
+    # the ranks of ``comm`` and those that have the other blocks of an x that is divided
     blocks: Communicator | None = None
 
     @property
@@ -562,7 +567,8 @@ class MultiNodeBatchNormalization(BatchNormalization):
         return super().gradient_comms().add(self.comm, False)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MultiNodeBatchNormalization:
-        memo[id(self.comm)] = self.comm  # ranks are not copied
+        for comm in self.batch_comms:
+            memo[id(comm)] = comm  # ranks are not copied
         other = memo[id(self)] = type(self).__new__(type(self))
         other.__dict__.update(copy.deepcopy(self.__dict__, memo))
         return other
@@ -570,9 +576,10 @@ class MultiNodeBatchNormalization(BatchNormalization):
     def _by_batch(
         self, x: Variable | Array, gamma: Variable | Array, beta: Variable | Array, decay: float
     ) -> Variable:
-        if self.blocks is not None and self.comm.size > 1 and is_divided(x):
+        layout = getattr(x, "layout", None)
+        if layout is not None and self.comm.size > 1 and self.comm is not layout.grid.comm:
             return self._of_blocks(x, gamma, beta, decay)
-        if self.comm.size == 1 or is_divided(x):  # the parts of an array are normalized together
+        if self.comm.size == 1 or layout is not None:  # parts of an array belong together
             return super()._by_batch(x, gamma, beta, decay)
         x, order, shape = to_channel_view(type(self).__name__, x, self.axis, gamma=gamma, beta=beta)
         mean, var, count = multi_node_moments(self.comm, x, shape)
@@ -590,13 +597,20 @@ class MultiNodeBatchNormalization(BatchNormalization):
         who = type(self).__name__
         if self.axis is not None or x.ndim < 2 or [a for a in layout.cut_axes if a < 2]:
             layout.refuse(who, "its axes of samples and channels must be whole, and axis=None")
-        everyone = self.blocks
-        if everyone is None or everyone.size != self.comm.size * layout.grid.comm.size:
-            layout.refuse(who, "it does not know the ranks that have the other blocks")
+        grid = layout.grid.comm
+        everyone = self.comm if self.blocks is None and grid.size == 1 else self.blocks
+        if everyone is None or everyone.size != self.comm.size * grid.size:
+            layout.refuse(
+                who,
+                f"it normalizes over the {self.comm.size} ranks of comm, and does not know all "
+                f"that have blocks, {grid.size} of each sample",
+                "Give the ranks with other samples and those with all blocks: comm=mesh.data, "
+                'blocks=mesh["data", "space"]',
+            )
         layout.check_same(gamma, beta)
         view = channel_view(x.part.shape, 1, 2)
         mean, var, count = multi_node_moments(everyone, x.part, view)
-        gamma, beta = copy_all_to(layout.grid.comm, gamma, beta)
+        gamma, beta = copy_all_to(grid, gamma, beta)
         y = FixedBatchNormalization(view, self.eps).apply((x.part, gamma, beta, mean, var))[0]
         if not config.in_recomputing:
             update_running(self.avg_mean, mean.array, count, decay)

@@ -555,7 +555,9 @@ class FilterParallelConvolution2D(_ParallelConvolution):
             first, last = block(self.groups, P, self.comm.rank)
             W, groups = (W, last - first) if last > first else (W[:, :0], 1)
         b = part_of(self.b)
-        y = convolution_2d(h, W, b, self.stride, self.pad, dilate=self.dilate, groups=groups)
+        y = convolution_2d(
+            h, W, b, self.stride, self.pad, dilate=self.dilate, groups=groups, mode=self.mode
+        )
         if self.gather_output:
             return by_channels(lambda y: gather_from(self.comm, y, axis=1), y)
         if self.grid is None:
@@ -673,6 +675,6 @@ class ChannelParallelConvolution2D(_ParallelConvolution):
         if not in_parts:
             h = by_channels(lambda x: scatter_to(self.comm, x, axis=1), h)
         W = part_of(self.W)
-        y = convolution_2d(h, W, None, self.stride, self.pad, dilate=self.dilate)
+        y = convolution_2d(h, W, None, self.stride, self.pad, dilate=self.dilate, mode=self.mode)
         y = by_channels(lambda y: reduce_from(self.comm, y), y)
         return y if self.b is None else bias(y, self.b, axis=1)

@@ -71,16 +71,13 @@ class Untied(mnpar.Chain):
 
     def __init__(self, comm):
         super().__init__()
-        self.comm, self.grid = comm, mnpar.SpatialGrid(comm, GRIDS[comm.size])
+        self.grid = mnpar.SpatialGrid(comm, GRIDS[comm.size])
         self.local = L.SpatialLocalConvolution2D(self.grid, 2, 3, in_size=(7, 8), ksize=3)
 
     def loss(self, step):
         x = np.random.default_rng(step).normal(size=(2, 2, 7, 8))
-        box = self.grid.block((7, 8))
-        loss = F.sum(
-            self.local(x[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy()) ** 2
-        )
-        return loss, float(self.comm.allreduce(loss.array))
+        loss = F.sum(self.local(self.grid.cut(x)) ** 2)
+        return loss, float(loss.array)
 
 
 class Seam(mnpar.Chain):
@@ -93,7 +90,7 @@ class Seam(mnpar.Chain):
 
     def loss(self, step):
         x = np.random.default_rng(step).normal(size=(3, 2, 3, 2))
-        loss = F.sum(F.tanh(self.fc(x[(..., *self.grid.block((3, 2)).index)].copy(), (3, 2))) ** 2)
+        loss = F.sum(F.tanh(self.fc(self.grid.cut(x))) ** 2)
         return loss, float(loss.array)
 
 

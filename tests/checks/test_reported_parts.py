@@ -9,6 +9,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.training.extensions import LogReport
+from tests.harness.parts import on_blocks
 
 SHAPE = (6, 4)
 X = np.arange(24.0).reshape(1, 1, *SHAPE) / 10
@@ -22,11 +23,12 @@ class Model(mnpar.Chain):
         super().__init__()
         self.grid = mnpar.SpatialGrid(comm, (comm.size, 1))
         mnpar.random.seed(0)
-        self.layer = L.SpatialConvolution2D(self.grid, 1, 1, 3, pad=1)
+        self.layer = L.Convolution2D(1, 1, 3, pad=1)
         self.loss = loss
 
     def forward(self, x, t):
-        loss = self.loss(self.grid, (self.layer(x, SHAPE) - t) ** 2)
+        y = on_blocks(self.layer, self.grid, SHAPE)(mnpar.Variable(x))
+        loss = self.loss(self.grid, (y - t) ** 2)
         mnpar.report({"loss": loss}, self)
         return loss
 

@@ -9,6 +9,7 @@ import mnpar.links as L
 from mnpar.errors import MismatchError
 from mnpar.plans import blocks, everywhere
 from tests.checks import divided_programs
+from tests.harness.parts import on_blocks
 
 pytestmark = pytest.mark.usefixtures("float64", "debug_off")
 
@@ -566,12 +567,13 @@ def of_blocks(comm, whole=False):
     grid = mnpar.SpatialGrid(comm, (comm.size,))
     shape = (N,)
     m = mnpar.Chain(
-        a=L.SpatialConvolutionND(grid, 1, 1, 2, 3, pad=1),
-        b=L.SpatialConvolutionND(grid, 1, 2, 3, 3, pad=1),
+        a=L.ConvolutionND(1, 1, 2, 3, pad=1),
+        b=L.ConvolutionND(1, 2, 3, 3, pad=1),
     )
     given = X[:, None], np.arange(4 * N).reshape(4, N) % 3
     x, t = [mnpar.datasets.shard_image(part, grid) for part in given]
-    loss = F.sum(F.softmax_cross_entropy(m.b(F.tanh(m.a(x, shape)), shape), t, reduce="no"))
+    y = on_blocks(lambda x: m.b(F.tanh(m.a(x))), grid, shape)(mnpar.Variable(x))
+    loss = F.sum(F.softmax_cross_entropy(y, t, reduce="no"))
     return m, F.reduce_from(comm, loss) if whole else loss
 
 
@@ -619,11 +621,12 @@ class Denoiser(mnpar.Chain):
         super().__init__()
         self.grid, self.whole = grid, whole
         with self.init_scope():
-            self.a = L.SpatialConvolutionND(grid, 1, 1, 2, 3, pad=1)
-            self.b = L.SpatialConvolutionND(grid, 1, 2, 1, 3, pad=1)
+            self.a = L.ConvolutionND(1, 1, 2, 3, pad=1)
+            self.b = L.ConvolutionND(1, 2, 1, 3, pad=1)
 
     def forward(self, x, t):
-        loss = F.mean((self.b(F.tanh(self.a(x, (7,))), (7,)) - t) ** 2)
+        layers = on_blocks(lambda x: self.b(F.tanh(self.a(x))), self.grid, (7,))
+        loss = F.mean((layers(mnpar.Variable(x)) - t) ** 2)
         if self.whole:
             loss = F.reduce_from(self.grid.comm, loss * self.grid.share((7,)))
         mnpar.report({"loss": loss}, self)

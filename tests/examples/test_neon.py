@@ -275,9 +275,9 @@ def test_gb_has_the_costs_of_one_process_for_colour_images_of_32_by_32():
             mnpar.datasets.shard_image(data, grid).datasets,
             gb.GB(grid, (3, 32, 32), 4, True),
         )
-        history = gb.pretrain(model, x, args, comm, said.append)
-        gb.teach(model, x, t, args, comm, said.append)
-        return model.size, history, said
+        history = gb.pretrain(model, x, args, said.append)
+        gb.teach(model, x, t, args, said.append)
+        return model.levels[-1].size, history, said
 
     (whole,) = mnpar.run(program, ranks=1, args=((1, 1),))
     assert whole[0] == (19, 19)
@@ -316,8 +316,8 @@ def test_after_each_step_every_filter_has_the_length_1(tied):
             mnpar.datasets.get_synthetic_images(4, 0, n_classes=3)[0], grid
         ).datasets
         before = [level.encoder.W.array.copy() for level in model.levels]
-        gb.pretrain(model, data[0], args, comm, lambda line: None)
-        gb.teach(model, *data, args, comm, lambda line: None)
+        gb.pretrain(model, data[0], args, lambda line: None)
+        gb.teach(model, *data, args, lambda line: None)
         for level, W in zip(model.levels, before, strict=True):
             assert (level.encoder.W.array != W).any()
             for param in level.params():

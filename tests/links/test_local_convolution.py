@@ -6,6 +6,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
+from mnpar.errors import LayoutError
 from mnpar.initializers import LeCunNormal, Normal
 
 
@@ -92,12 +93,12 @@ class Autoencoder(mnpar.Chain):
         return F.sum(recon * recon) / 2 + F.sum(F.sin(recon))
 
 
-def learnt(model, x, loss=lambda v: v):
+def learnt(model, x):
     """The losses of three steps, and the weights after them."""
     optimizer = mnpar.optimizers.MomentumSGD(lr=0.01).setup(model)
     losses = []
     for _ in range(3):
-        losses.append(loss(model.loss(x)))
+        losses.append(model.loss(x))
         model.cleargrads()
         losses[-1].backward()
         optimizer.update()
@@ -123,10 +124,8 @@ def test_in_blocks_it_learns_the_weights_of_one_process(dims, size, k, stride, t
     def program(comm):
         mnpar.random.seed(7)
         grid = mnpar.SpatialGrid(comm, dims)
-        box = grid.block(size)
-        x = whole[:, :, box.start[0] : box.stop[0], box.start[1] : box.stop[1]].copy()
         encoder = L.SpatialLocalConvolution2D(grid, 2, 3, size, k, stride, initial_bias=Normal())
-        mine, own = learnt(Autoencoder(encoder, tied), x, lambda v: F.reduce_from(comm, v))
+        mine, own = learnt(Autoencoder(encoder, tied), grid.cut(whole))
         np.testing.assert_allclose(mine, losses, rtol=1e-12)
         for p, w in zip(own, weights, strict=True):
             np.testing.assert_allclose(L.gather_parameter(comm, p), w.array, rtol=1e-11, atol=1e-13)
@@ -136,27 +135,27 @@ def test_in_blocks_it_learns_the_weights_of_one_process(dims, size, k, stride, t
 
 @pytest.mark.ranks(1, 2, 3)
 def test_both_gradients_are_those_of_one_process(comm):
-    """Rows over the ranks; the gradient of x, and the gradient of a function of it."""
+    """Rows over the ranks; the gradient of x, and the gradient of a function of it, which every
+    rank gets whole.
+    """
     rng = np.random.default_rng(3)
     whole = rng.standard_normal((2, 1, 6, 5))
     W = rng.standard_normal((2, 4, 4, 1, 3, 2))
     v = rng.standard_normal((2, 1, 6, 5))
     grid = mnpar.SpatialGrid(comm, (comm.size, 1))
-    rows = slice(grid.block((6, 5)).start[0], grid.block((6, 5)).stop[0])
 
-    def derivatives(layer, x0, v):
-        x = mnpar.Variable(x0)
-        y = layer.decoder()(F.tanh(layer(x)))
+    def derivatives(layer, cut):
+        x = mnpar.Variable(whole.copy())
+        y = layer.decoder()(F.tanh(layer(cut(x))))
         (g,) = mnpar.grad([F.sum(F.sin(y) * y)], [x], enable_double_backprop=True)
         mnpar.backward([F.sum(F.sin(g) * v)])
         return g.array, x.grad
 
-    one = derivatives(L.LocalConvolution2D(1, 2, (6, 5), (3, 2), initialW=W), whole, v)
+    layer = L.LocalConvolution2D(1, 2, (6, 5), (3, 2), initialW=W)
+    one = derivatives(layer, lambda x: x)
     layer = L.SpatialLocalConvolution2D(grid, 1, 2, (6, 5), (3, 2), initialW=W)
-    for mine, all_of in zip(
-        derivatives(layer, whole[:, :, rows].copy(), v[:, :, rows]), one, strict=True
-    ):
-        np.testing.assert_allclose(mine, all_of[:, :, rows], rtol=1e-11, atol=1e-12)
+    for mine, all_of in zip(derivatives(layer, grid.cut), one, strict=True):
+        np.testing.assert_allclose(mine, all_of, rtol=1e-11, atol=1e-12)
 
 
 def test_the_grid_has_two_axes_and_the_size_is_given_somewhere():
@@ -166,8 +165,30 @@ def test_the_grid_has_two_axes_and_the_size_is_given_somewhere():
     with pytest.raises(ValueError, match="out_size"):
         L.SpatialLocalDeconvolution2D(grid, 1, 1, None, 3)
     layer = L.SpatialLocalConvolution2D(grid, None, 2, ksize=3)
-    with pytest.raises(ValueError, match="give in_size, or shape"):
+    with pytest.raises(TypeError, match=r"must be divided as the weights are: grid.cut\(x\)"):
         layer(np.ones((1, 1, 5, 5)))
-    assert layer(np.ones((1, 1, 5, 5)), (5, 5)).shape == (1, 2, *layer.output_shape((5, 5)))
+    y = layer(grid.cut(np.ones((1, 1, 5, 5))))
+    assert y.shape == (1, 2, *layer.output_shape((5, 5)))
     with pytest.raises(ValueError, match=r"an image of \(6, 6\) came to a layer for \(5, 5\)"):
-        layer(np.ones((1, 1, 6, 6)), (6, 6))
+        layer(grid.cut(np.ones((1, 1, 6, 6))))
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda comm, x: mnpar.SpatialGrid(comm, (1, 2)).cut(x),
+        lambda comm, x: mnpar.SpatialGrid(comm, (2,)).cut(x, (0,)),
+        lambda comm, x: mnpar.SpatialGrid(comm.split(0, comm.rank), (2, 1)).cut(x),
+    ],
+    ids=["other axis", "samples", "other communicator"],
+)
+@pytest.mark.parametrize("layer", ["local", "linear"])
+def test_an_image_that_is_cut_in_another_way_than_the_weights_is_refused(layer, cut):
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (2, 1))
+        local = L.SpatialLocalConvolution2D(grid, 1, 1, 4, 3)
+        made = local if layer == "local" else L.SpatialLinear(grid, (1, 4, 4), 3)
+        made(cut(comm, np.ones((2, 1, 4, 4), "f4")))
+
+    with pytest.raises(LayoutError, match="its weights are cut along the axes after the channels"):
+        mnpar.run(program, ranks=2)

@@ -12,7 +12,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.plans import block
-from tests.harness.parts import mine
+from tests.harness.parts import mine, on_blocks
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -184,12 +184,12 @@ def test_an_axis_that_is_not_there_is_named(function):
 # ---- neon's vecpar (N8), also where nothing divides anything ----
 
 
-def found(model, x):
+def found(model, x, function=None):
     """The output, the gradient of x, and of each parameter: its whole shape, which part of it this
     is, that part's gradient.
     """
     x = mnpar.Variable(x)
-    y = model(x)
+    y = (function or model)(x)
     F.sum(F.sin(y) * y).backward()
     parts = [
         (p.whole or p.shape, ... if p.box is None else p.box.index, p.grad) for p in model.params()
@@ -237,28 +237,26 @@ def test_between_a_convolution_and_the_linear_layer_after_it_nothing_travels(dim
     x = np.random.default_rng(0).standard_normal((3, 2, 12, 11))
     P = dims[0] * dims[1]
 
-    def network(conv, fc, *shapes):
+    def network(fc):
         mnpar.random.seed(3)
-        net = mnpar.Sequential(conv(), F.relu, fc())
-        net.forward = lambda x: net[2](F.relu(net[0](x, *shapes[:1])), *shapes[1:])
-        return net
+        return mnpar.Sequential(L.Convolution2D(2, 3, 5), F.relu, fc())
 
-    truth = found(network(lambda: L.Convolution2D(2, 3, 5), lambda: L.Linear(3 * 8 * 7, 10)), x)
+    truth = found(network(lambda: L.Linear(3 * 8 * 7, 10)), x)
 
     def program(comm):
         grid = mnpar.SpatialGrid(comm, dims)
-        conv = lambda: L.SpatialConvolution2D(grid, 2, 3, 5)
-        fc = lambda: L.SpatialLinear(grid, (3, 8, 7), 10)
-        net = network(conv, fc, (12, 11), (8, 7))
+        net = network(lambda: L.SpatialLinear(grid, (3, 8, 7), 10))
         cells = (..., *grid.block((12, 11)).index)
-        h = F.relu(net[0](x[cells], (12, 11)))
+        function = on_blocks(net, grid, (12, 11))
+        function(mnpar.Variable(x[cells]))  # the grid has met the shapes of all arrays
+        h = F.relu(net[0](grid.cut(x)))
         before = copy.copy(comm.traffic)
-        net[2](h, (8, 7)).unchain_backward()
+        net[2](h).unchain_backward()
         sent = [
             getattr(comm.traffic, name) - getattr(before, name)
             for name in ("messages", "collectives", "collective_bytes")
         ]
-        return cells, sent, found(net, x[cells])
+        return cells, sent, found(net, x[cells], function)
 
     for cells, sent, own in mnpar.run(program, ranks=P):
         assert sent == [0, P > 1, (P - 1) * truth[0].nbytes]

@@ -1,5 +1,5 @@
-"""Layers on a grid, against their serial twins: parameters, checkpoints, outputs, gradients and
-steps of an optimizer.
+"""Links of divided images, against the same in one process: parameters, checkpoints, outputs,
+gradients and steps of an optimizer.
 """
 
 import functools
@@ -13,7 +13,8 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.initializers import Normal
-from mnpar.plans import blocks, output_shape
+from mnpar.plans import blocks
+from tests.harness.parts import cut, on_blocks
 
 ROOT = Path(__file__).parents[2]
 SHAPE = (9, 6)
@@ -21,58 +22,30 @@ W = Normal(1.0, "d")
 B = Normal(1.0, "d")
 INIT = {"initialW": W, "initial_bias": B}
 
-# the serial layer; the twin on a grid
 LAYERS = {
-    "convolution": (
-        lambda: L.Convolution2D(3, 4, 3, 2, 1, **INIT),
-        lambda grid: L.SpatialConvolution2D(grid, 3, 4, 3, 2, 1, **INIT),
+    "convolution": lambda: L.Convolution2D(3, 4, 3, 2, 1, **INIT),
+    "convolution, sizes left to the first batch": lambda: L.Convolution2D(
+        None, 4, (3, 2), nobias=True, initialW=W, dilate=2
     ),
-    "convolution, sizes left to the first batch": (
-        lambda: L.Convolution2D(None, 4, (3, 2), nobias=True, initialW=W, dilate=2),
-        lambda grid: L.SpatialConvolution2D(
-            grid, None, 4, (3, 2), nobias=True, initialW=W, dilate=2
-        ),
+    "convolution around the edges": lambda: L.Convolution2D(
+        3, 4, 3, pad=[(2, 0), (1, 1)], mode=("wrap", "reflect"), **INIT
     ),
-    "any number of axes, groups, all covered": (
-        lambda: L.ConvolutionND(2, 3, 6, 2, 2, cover_all=True, groups=3, **INIT),
-        lambda grid: L.SpatialConvolutionND(grid, 2, 3, 6, 2, 2, cover_all=True, groups=3, **INIT),
+    "any number of axes, groups, all covered": lambda: L.ConvolutionND(
+        2, 3, 6, 2, 2, cover_all=True, groups=3, **INIT
     ),
-    "transposed": (
-        lambda: L.Deconvolution2D(3, 4, 4, 2, 1, **INIT),
-        lambda grid: L.SpatialDeconvolution2D(grid, 3, 4, 4, 2, 1, **INIT),
+    "transposed": lambda: L.Deconvolution2D(3, 4, 4, 2, 1, **INIT),
+    "transposed, larger": lambda: L.DeconvolutionND(2, 3, 2, 2, 3, outsize=(27, 17), **INIT),
+    "depthwise": lambda: L.DepthwiseConvolution2D(None, 2, 3, 1, 1, **INIT),
+    "batch normalization": lambda: L.BatchNormalization(
+        3, dtype="d", initial_gamma=W, initial_beta=B
     ),
-    "transposed, larger": (
-        lambda: L.DeconvolutionND(2, 3, 2, 2, 3, outsize=(27, 17), **INIT),
-        lambda grid: L.SpatialDeconvolutionND(grid, 2, 3, 2, 2, 3, outsize=(27, 17), **INIT),
+    "layer normalization": lambda: L.LayerNormalization(
+        (3, *SHAPE), initial_gamma=W, initial_beta=B
     ),
-    "depthwise": (
-        lambda: L.DepthwiseConvolution2D(None, 2, 3, 1, 1, **INIT),
-        lambda grid: L.SpatialDepthwiseConvolution2D(grid, None, 2, 3, 1, 1, **INIT),
-    ),
-    "batch normalization": (
-        lambda: L.BatchNormalization(3, dtype="d", initial_gamma=W, initial_beta=B),
-        lambda grid: L.SpatialBatchNormalization(
-            grid, 3, dtype="d", initial_gamma=W, initial_beta=B
-        ),
-    ),
-    "layer normalization": (
-        lambda: L.LayerNormalization((3, *SHAPE), initial_gamma=W, initial_beta=B),
-        lambda grid: L.SpatialLayerNormalization(
-            grid, (3, *SHAPE), initial_gamma=W, initial_beta=B
-        ),
-    ),
-    "group normalization": (
-        lambda: L.GroupNormalization(3, initial_gamma=W, initial_beta=B),
-        lambda grid: L.SpatialGroupNormalization(grid, 3, initial_gamma=W, initial_beta=B),
-    ),
+    "group normalization": lambda: L.GroupNormalization(3, initial_gamma=W, initial_beta=B),
 }
 GRIDS = [(1, 1), (2, 2), (3, 1), (1, 7)]
-each_layer = pytest.mark.parametrize("name", LAYERS)
 on_grids = pytest.mark.parametrize("dims", GRIDS, ids=str)
-
-
-def cut(array, box):
-    return array[(..., *[slice(a, b) for a, b in zip(box.start, box.stop, strict=True)])].copy()
 
 
 def whole_of(pieces, shape, dims):
@@ -83,12 +56,12 @@ def whole_of(pieces, shape, dims):
     return y
 
 
-def work(layer, x, *args):
+def work(layer, x, function=None):
     """Output, the gradient of x, and the parameters with theirs, under their names in a
     checkpoint.
     """
     x = mnpar.Variable(x)
-    y = layer(x, *args)
+    y = (function or layer)(x)
     F.sum(F.sin(y) * y).backward()
     return y.array, x.grad, {name: (p.array, p.grad) for name, p in layer.namedparams()}
 
@@ -99,27 +72,24 @@ def seeded(make, *args):
 
 
 @on_grids
-@each_layer
-def test_a_twin_has_the_same_parameters_outputs_and_gradients(name, dims):
-    serial, spatial = LAYERS[name]
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_link_of_a_divided_image_has_the_outputs_and_gradients_of_one_process(name, dims):
     x = np.random.default_rng(0).standard_normal((2, 3, *SHAPE))
 
     def program(comm):
         grid = mnpar.SpatialGrid(comm, dims)
-        layer = seeded(spatial, grid)
-        found = work(layer, cut(x, grid.block(SHAPE)), SHAPE)
-        return *found, layer.output_shape(SHAPE) if hasattr(layer, "output_shape") else SHAPE
+        layer = seeded(LAYERS[name])
+        return work(layer, cut(x, grid.block(SHAPE)).copy(), on_blocks(layer, grid, SHAPE))
 
-    y, gx, params = work(seeded(serial), x.copy())
+    y, gx, params = work(seeded(LAYERS[name]), x.copy())
     results = mnpar.run(program, ranks=int(np.prod(dims)))
-    assert results[0][3] == y.shape[2:]
     np.testing.assert_allclose(
         whole_of([r[0] for r in results], y.shape[2:], dims), y, rtol=1e-10, atol=1e-10
     )
     np.testing.assert_allclose(
         whole_of([r[1] for r in results], SHAPE, dims), gx, rtol=1e-9, atol=1e-9
     )
-    for _, _, mine, _ in results:
+    for _, _, mine in results:
         assert list(mine) == list(params)
         for path, (array, grad) in mine.items():
             np.testing.assert_array_equal(array, params[path][0])
@@ -130,39 +100,24 @@ def test_a_twin_has_the_same_parameters_outputs_and_gradients(name, dims):
 def test_by_running_values_batch_normalization_has_the_gradients_of_one_process_too(dims):
     x = np.random.default_rng(0).standard_normal((2, 3, *SHAPE))
 
-    def one(make, *args):
-        layer = seeded(make, *args)
+    def one():
+        layer = seeded(LAYERS["batch normalization"])
         layer.avg_mean[...], layer.avg_var[...] = 0.5, 2
         return layer
 
     def program(comm):
-        grid = mnpar.SpatialGrid(comm, dims)
+        grid, layer = mnpar.SpatialGrid(comm, dims), one()
         with mnpar.using_config("train", False):
-            return work(
-                one(LAYERS["batch normalization"][1], grid), cut(x, grid.block(SHAPE)), SHAPE
-            )
+            return work(layer, cut(x, grid.block(SHAPE)).copy(), on_blocks(layer, grid, SHAPE))
 
     with mnpar.using_config("train", False):
-        y, gx, params = work(one(LAYERS["batch normalization"][0]), x.copy())
+        y, gx, params = work(one(), x.copy())
     results = mnpar.run(program, ranks=int(np.prod(dims)))
     np.testing.assert_allclose(whole_of([r[0] for r in results], SHAPE, dims), y)
     np.testing.assert_allclose(whole_of([r[1] for r in results], SHAPE, dims), gx)
     for _, _, mine in results:
         for path in params:
             np.testing.assert_allclose(mine[path][1], params[path][1])
-
-
-@each_layer
-def test_ranks_with_different_seeds_have_the_parameters_of_rank_0(name):
-    def program(comm):
-        mnpar.random.seed([1, comm.rank])
-        grid = mnpar.SpatialGrid(comm, (2, 1))
-        layer = LAYERS[name][1](grid)
-        layer(np.ones((1, 3, *grid.block(SHAPE).shape)), SHAPE)
-        return [p.array for p in layer.params()]
-
-    for a, b in zip(*mnpar.run(program, ranks=2), strict=True):
-        np.testing.assert_array_equal(a, b)
 
 
 class Dictionary(mnpar.serializer.Serializer):
@@ -201,7 +156,7 @@ def test_the_matrix_of_a_seam_is_saved_whole_and_loaded_by_any_grid(source, targ
 
     def outputs(layer, grid):
         with mnpar.no_backprop_mode():
-            return (layer(x) if grid is None else layer(cut(x, grid.block(SHAPE)), SHAPE)).array
+            return layer(x if grid is None else grid.cut(x)).array
 
     def save(comm, dims):
         grid = None if dims is None else mnpar.SpatialGrid(comm, dims)
@@ -230,25 +185,20 @@ def test_the_matrix_of_a_seam_is_saved_whole_and_loaded_by_any_grid(source, targ
 
 
 class Network(mnpar.Chain):
-    """Two convolutions, pooling, and the seam: the same script in one process and on a grid."""
+    """Two convolutions, pooling, and a matrix that is cut as the images are."""
 
     def __init__(self, grid):
         super().__init__()
-        self.grid = grid
-        self.conv1 = L.SpatialConvolution2D(grid, 1, 4, 5, initialW=W)
-        self.bn = L.SpatialBatchNormalization(grid, 4, dtype="d")
-        self.conv2 = L.SpatialConvolution2D(grid, 4, 6, 5, initialW=W)
+        self.conv1 = L.Convolution2D(1, 4, 5, initialW=W)
+        self.bn = L.BatchNormalization(4, dtype="d")
+        self.conv2 = L.Convolution2D(4, 6, 5, initialW=W)
         self.fc1 = L.SpatialLinear(grid, (6, 4, 4), 8, initialW=Normal(0.1, "d"), initial_bias=B)
         self.fc2 = L.Linear(8, 10, initialW=Normal(0.1, "d"), initial_bias=B)
 
-    def forward(self, x, shape):
-        for conv in (self.conv1, self.conv2):
-            x = conv(x, shape)
-            shape = conv.output_shape(shape)
-            x = F.relu(self.bn(x)) if conv is self.conv1 else F.tanh(x)
-            x = F.spatial_max_pooling_nd(x, self.grid, shape, 2)
-            shape = output_shape(shape, 2, 2, cover_all=True)
-        return self.fc2(F.relu(self.fc1(x, shape)))
+    def forward(self, x):
+        x = F.max_pooling_2d(F.relu(self.bn(self.conv1(x))), 2)
+        x = F.max_pooling_2d(F.tanh(self.conv2(x)), 2)
+        return self.fc2(F.relu(self.fc1(x)))
 
 
 def learn(comm, dims, steps):
@@ -263,7 +213,7 @@ def learn(comm, dims, steps):
     losses = []
     for x, t in zip(images, labels, strict=True):
         model.cleargrads()
-        loss = F.softmax_cross_entropy(model(cut(x, grid.block((28, 28))), (28, 28)), t)
+        loss = F.softmax_cross_entropy(model(grid.cut(x)), t)
         loss.backward()
         optimizer.update()
         losses.append(loss.item())
@@ -300,15 +250,14 @@ def test_grids_that_divide_a_batch_train_as_one_process_does():
         across = comm.split(place, group)
         grid = mnpar.SpatialGrid(within, (2, 2))
         model = Network(grid)
-        model.bn = L.SpatialBatchNormalization(grid, 4, dtype="d", comm=comm)
+        model.bn = L.MultiNodeBatchNormalization(4, across, dtype="d", blocks=comm)
         optimizer = mnpar.create_multi_node_optimizer(
             mnpar.optimizers.MomentumSGD(0.01), across
         ).setup(model)
         mine = slice(0, 3) if group == 0 else slice(3, 5)
         for x, t in zip(images, labels, strict=True):
-            x = cut(x[mine], grid.block((28, 28)))
             optimizer.update(
-                lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t[mine]
+                lambda x, t: F.softmax_cross_entropy(model(grid.cut(x)), t), x[mine], t[mine]
             )
         return (
             model.conv1.W.array,
@@ -320,11 +269,11 @@ def test_grids_that_divide_a_batch_train_as_one_process_does():
 
     def serial(comm):
         mnpar.random.seed(4)
-        model = Network(mnpar.SpatialGrid(comm, (1, 1)))
-        model.bn = L.SpatialBatchNormalization(model.grid, 4, dtype="d")
+        grid = mnpar.SpatialGrid(comm, (1, 1))
+        model = Network(grid)
         optimizer = mnpar.optimizers.MomentumSGD(0.01).setup(model)
         for x, t in zip(images, labels, strict=True):
-            optimizer.update(lambda x, t: F.softmax_cross_entropy(model(x, (28, 28)), t), x, t)
+            optimizer.update(lambda x, t: F.softmax_cross_entropy(model(grid.cut(x)), t), x, t)
         return (
             model.conv1.W.array,
             model.bn.gamma.array,
@@ -355,88 +304,48 @@ def test_the_page_about_blocks_says_what_happens():
 class UNet(mnpar.Chain):
     """Down twice, up twice, the finer images beside: odd sizes all the way."""
 
-    def __init__(self, grid):
+    def __init__(self):
         super().__init__()
-        self.grid = grid
-        self.first = L.SpatialConvolution2D(grid, 2, 3, 3, pad=1, initialW=W)
+        self.first = L.Convolution2D(2, 3, 3, pad=1, initialW=W)
         self.down = mnpar.ChainList(
-            *[
-                L.SpatialConvolution2D(grid, 3, 3, 3, pad=1, mode="reflect", initialW=W)
-                for _ in range(2)
-            ]
+            *[L.Convolution2D(3, 3, 3, pad=1, mode="reflect", initialW=W) for _ in range(2)]
         )
-        self.up = mnpar.ChainList(
-            *[L.SpatialDeconvolution2D(grid, 3, 3, 3, 2, 1, initialW=W) for _ in range(2)]
-        )
-        self.norm = L.SpatialGroupNormalization(grid, 3, initial_gamma=W, initial_beta=B)
-        self.last = L.SpatialConvolution2D(grid, 6, 2, 1, initialW=W)
+        self.up = mnpar.ChainList(*[L.Deconvolution2D(3, 3, 3, 2, 1, initialW=W) for _ in range(2)])
+        self.norm = L.GroupNormalization(3, initial_gamma=W, initial_beta=B)
+        self.last = L.Convolution2D(6, 2, 1, initialW=W)
 
-    def forward(self, x, shape):
-        x = self.norm(F.tanh(self.first(x, shape)), shape)
+    def forward(self, x):
+        x = self.norm(F.tanh(self.first(x)))
         seen = []
         for layer in self.down:
-            seen.append((x, shape))
-            x = F.spatial_average_pooling_nd(x, self.grid, shape, 3, 2, 1)
-            shape = output_shape(shape, 3, 2, 1)
-            x = F.tanh(layer(x, shape))
-        for layer, (fine, larger) in zip(self.up, reversed(seen), strict=True):
-            layer.outsize = larger
-            x = layer(x, shape) + F.spatial_resize_images(x, self.grid, shape, larger) * fine
-            shape = larger
-        x = F.concat([x, seen[0][0]])
-        return F.sum(F.square(self.last(x, shape))) * (1 / (shape[0] * shape[1]))
-
-
-class ResNet(mnpar.Chain):
-    """Two blocks of residues, the second at half the size, a mean over the image, and one
-    matrix.
-    """
-
-    def __init__(self, grid):
-        super().__init__()
-        self.grid = grid
-        self.a, self.b = [
-            L.SpatialConvolution2D(grid, 2, 2, 3, 1, 1, nobias=True, initialW=W) for _ in range(2)
-        ]
-        self.c, self.d = [
-            L.SpatialConvolution2D(grid, 2, 4, k, 2, p, nobias=True, initialW=W)
-            for k, p in ((3, 1), (1, 0))
-        ]
-        self.bn1, self.bn2 = [
-            L.SpatialBatchNormalization(grid, n, dtype="d", initial_gamma=W) for n in (2, 4)
-        ]
-        self.fc = L.Linear(4, 3, initialW=W)
-
-    def forward(self, x, shape):
-        x = F.relu(x + self.b(F.relu(self.bn1(self.a(x, shape))), shape))
-        x = F.relu(self.bn2(self.c(x, shape)) + self.d(x, shape))
-        y = self.fc(F.spatial_global_average_pooling(x, self.grid, self.c.output_shape(shape)))
-        return F.softmax_cross_entropy(y, np.arange(len(y.array)) % 3)
+            seen.append(x)
+            x = F.tanh(layer(F.average_pooling_2d(x, 3, 2, 1)))
+        for layer, fine in zip(self.up, reversed(seen), strict=True):
+            layer.outsize = fine.shape[2:]
+            x = layer(x) + F.resize_images(x, fine.shape[2:]) * fine
+        x = self.last(F.concat([x, seen[0]]))
+        return F.sum(F.square(x)) * (1 / (x.shape[2] * x.shape[3]))
 
 
 @pytest.mark.parametrize("dims", [(2, 2), (1, 3), (4, 2)], ids=str)
-@pytest.mark.parametrize("network", [UNet, ResNet])
-def test_gradients_of_networks_are_those_of_one_process(network, dims):
+def test_gradients_of_a_network_are_those_of_one_process(dims):
     shape = (13, 11)
     x = np.random.default_rng(0).standard_normal((3, 2, *shape))
 
-    def program(comm, dims):
-        grid = mnpar.SpatialGrid(comm, dims)
+    def gradients(cut):
         with mnpar.using_config("dtype", np.float64):
-            model = seeded(network, grid)
-        block = mnpar.Variable(cut(x, grid.block(shape)))
-        loss = model(block, shape)
+            model = seeded(UNet)
+        image = mnpar.Variable(x.copy())
+        loss = model(cut(image))
         loss.backward()
-        return loss.item(), block.grad, {name: p.grad for name, p in model.namedparams()}
+        return loss.item(), image.grad, {name: p.grad for name, p in model.namedparams()}
 
-    ((loss, gx, params),) = mnpar.run(lambda comm: program(comm, (1, 1)), ranks=1)
-    results = mnpar.run(lambda comm: program(comm, dims), ranks=int(np.prod(dims)))
-    # of the U-Net, a loss of blocks; of the ResNet, one that all have
-    total = sum([found[0] for found in results])
-    assert (total if network is UNet else total / len(results)) == pytest.approx(loss, rel=1e-10)
-    np.testing.assert_allclose(
-        whole_of([found[1] for found in results], shape, dims), gx, rtol=1e-8, atol=1e-8
+    loss, gx, params = gradients(lambda image: image)
+    results = mnpar.run(
+        lambda comm: gradients(mnpar.SpatialGrid(comm, dims).cut), ranks=int(np.prod(dims))
     )
-    for _, _, mine in results:
+    for one, whole, mine in results:
+        np.testing.assert_allclose(whole, gx, rtol=1e-8, atol=1e-8)
+        assert one == pytest.approx(loss, rel=1e-10)
         for name, g in params.items():
             np.testing.assert_allclose(mine[name], g, rtol=1e-8, atol=1e-8, err_msg=name)

@@ -1,5 +1,5 @@
-"""A residual network on grids: losses and weights of one process, with strides, projections and
-statistics over blocks.
+"""A residual network of divided images: losses and weights of one process, with strides,
+projections and statistics over blocks.
 """
 
 import numpy as np
@@ -8,48 +8,37 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.plans import output_shape
 
 
 class Residual(mnpar.Chain):
     """relu(x + convolutions of x); with a stride, x goes through a projection."""
 
-    def __init__(self, grid, channels, filters, stride):
+    def __init__(self, channels, filters, stride):
         super().__init__()
-        self.stride = stride
-        self.conv1 = L.SpatialConvolution2D(
-            grid, channels, filters, 3, stride=stride, pad=1, nobias=True
-        )
-        self.bn1 = L.SpatialBatchNormalization(grid, filters)
-        self.conv2 = L.SpatialConvolution2D(grid, filters, filters, 3, pad=1, nobias=True)
-        self.bn2 = L.SpatialBatchNormalization(grid, filters)
+        self.conv1 = L.Convolution2D(channels, filters, 3, stride=stride, pad=1, nobias=True)
+        self.bn1 = L.BatchNormalization(filters)
+        self.conv2 = L.Convolution2D(filters, filters, 3, pad=1, nobias=True)
+        self.bn2 = L.BatchNormalization(filters)
         if stride > 1 or channels != filters:
-            self.short = L.SpatialConvolution2D(grid, channels, filters, 1, stride=stride)
+            self.short = L.Convolution2D(channels, filters, 1, stride=stride)
 
-    def __call__(self, x, shape):
-        out = output_shape(shape, 3, self.stride, 1)
-        h = F.relu(self.bn1(self.conv1(x, shape), out))
-        h = self.bn2(self.conv2(h, out), out)
-        return F.relu(h + (self.short(x, shape) if hasattr(self, "short") else x)), out
+    def __call__(self, x):
+        h = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        return F.relu(h + (self.short(x) if hasattr(self, "short") else x))
 
 
 class ResNet(mnpar.Chain):
-    def __init__(self, grid):
+    def __init__(self):
         super().__init__()
-        self.grid = grid
-        self.stem = L.SpatialConvolution2D(grid, 2, 3, 3, pad=1)
-        self.blocks = mnpar.ChainList(
-            Residual(grid, 3, 3, 1), Residual(grid, 3, 4, 2), Residual(grid, 4, 5, 2)
-        )
+        self.stem = L.Convolution2D(2, 3, 3, pad=1)
+        self.blocks = mnpar.ChainList(Residual(3, 3, 1), Residual(3, 4, 2), Residual(4, 5, 2))
         self.fc = L.Linear(5, 3)
 
-    def loss(self, x, shape, t):
-        h = F.relu(self.stem(x, shape))
+    def loss(self, x, t):
+        h = F.relu(self.stem(x))
         for block in self.blocks:
-            h, shape = block(h, shape)
-        return F.softmax_cross_entropy(
-            self.fc(F.spatial_global_average_pooling(h, self.grid, shape)), t
-        )
+            h = block(h)
+        return F.softmax_cross_entropy(self.fc(F.average(h, axis=(2, 3))), t)
 
 
 def learn(comm, dims, whole, t):
@@ -57,12 +46,11 @@ def learn(comm, dims, whole, t):
     mnpar.config.dtype = np.dtype("f8")
     mnpar.random.seed(4)
     grid = mnpar.SpatialGrid(comm, dims)
-    shape = whole.shape[2:]
-    net = ResNet(grid)
-    x = mnpar.datasets.shard_image(whole, grid)
+    net = ResNet()
+    x = mnpar.divided(mnpar.datasets.shard_image(whole, grid), grid, shape=whole.shape)
     optimizer, losses = mnpar.optimizers.MomentumSGD(lr=0.1).setup(net), []
     for _ in range(4):
-        loss = net.loss(x, shape, t)
+        loss = net.loss(x, t)
         net.cleargrads()
         loss.backward()
         optimizer.update()

@@ -169,11 +169,6 @@ def gradient_of_the_whole(comm):
     cut(comm).grad = IMAGES
 
 
-def spatial_function_of_divided(comm):
-    x = cut(comm)
-    F.spatial_convolution_nd(x, x.layout.grid, (9, 13), FILTERS, pad=1)
-
-
 def grid_of_too_many_parts(comm):
     mnpar.SpatialGrid(comm, (2, 2))
 
@@ -674,14 +669,6 @@ MESSAGES = {
         "LINE: an array of shape (2, 2, 9, 13) cannot be the gradient of this rank's part (2, 2, "
         f"…, 13) of an array of shape {ROWS}",
         "give the part's cells, g[x.box.index]",
-        ranks=2,
-    ),
-    "a spatial function of a divided array": Message(
-        spatial_function_of_divided,
-        LayoutError,
-        f"LINE: spatial_convolution_nd of a divided array, of shape {ROWS}: it takes this rank's "
-        "block, x.part",
-        "The function without spatial_ in its name, convolution_nd, takes x",
         ranks=2,
     ),
     "a grid of too many parts": Message(

@@ -117,11 +117,11 @@ def norm_of_a_shared_weight(comm):
 def norm_of_a_spatial_layer(comm):
     mnpar.random.seed(0)
     grid = mnpar.SpatialGrid(comm, (comm.size, 1))
-    layer = L.SpatialConvolution2D(grid, 1, 2, 3, pad=1, nobias=True)
-    x = np.arange(16.0).reshape(1, 1, 4, 4)[:, :, grid.block((4, 4)).index[0]]
+    layer = L.Convolution2D(1, 2, 3, pad=1, nobias=True)
+    x = grid.cut(np.arange(16.0).reshape(1, 1, 4, 4))
     optimizer = mnpar.optimizers.SGD(1.0).setup(layer)
     optimizer.add_hook(GradientClipping(0.1))
-    optimizer.update(lambda: F.sum(layer(x, (4, 4)) ** 2))
+    optimizer.update(lambda: F.sum(layer(x) ** 2))
     return layer.W.array
 
 

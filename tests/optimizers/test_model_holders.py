@@ -72,18 +72,15 @@ def filters(comm):
 def space(comm):
     grid = mnpar.SpatialGrid(comm, (comm.size, 1))
     model = mnpar.Chain(
-        conv=L.SpatialConvolution2D(grid, 2, 3, 3, pad=1),
-        norm=L.SpatialBatchNormalization(grid, 3),
+        conv=L.Convolution2D(2, 3, 3, pad=1),
+        norm=L.BatchNormalization(3),
         local=L.SpatialLocalConvolution2D(grid, 3, 2, (5, 4), 1),
         out=L.SpatialLinear(grid, (2, 5, 4), K),
     )
-    size = IMAGE.shape[2:]
-    block = grid.block(size)
 
     def forward():
-        x = IMAGE[(..., *block.index)]
-        y = model.norm(model.conv(x, size), size)
-        return loss(model.out(model.local(F.tanh(y), size), size))
+        y = model.norm(model.conv(grid.cut(IMAGE)))
+        return loss(model.out(model.local(F.tanh(y))))
 
     return model, forward
 
@@ -495,13 +492,16 @@ def own_rows(comm):
 
 
 def own_blocks(comm):
-    """A layer that is no spatial one sees a block of the image."""
+    """A layer sees a block of the image that is no divided Variable."""
     grid = mnpar.SpatialGrid(comm, (comm.size,))
-    model = mnpar.Chain(
-        first=L.Scale(axis=1, W_shape=(2,)), conv=L.SpatialConvolutionND(grid, 1, 1, 2, 1)
-    )
-    mine = slice(comm.rank, None, comm.size)
-    return model, lambda: F.sum(model.first(model.conv(X[:, None, mine], (D,))) ** 2)
+    model = mnpar.Chain(first=L.Scale(axis=1, W_shape=(1,)), out=L.SpatialLinear(grid, K))
+    mine = grid.block((D,)).index
+
+    def forward():
+        block = model.first(X[:, None, *mine])
+        return loss(model.out(mnpar.divided(block, grid, shape=(len(X), 1, D))))
+
+    return model, forward
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.initializers import initialize_by_path
+from tests.harness.parts import on_blocks
 
 # words, length, features, heads
 V = 11
@@ -109,49 +110,41 @@ def transformer(mesh):
     }
 
 
-class Conv(mnpar.Chain):
-    """A convolution of a block of the image, whose spatial shape is known."""
+class Blocks(mnpar.Chain):
+    """A function of images of a known shape; between stages of a mesh, blocks of them travel."""
 
-    def __init__(self, mesh, shape, n_in, n_out):
+    def __init__(self, mesh, shape, function):
         super().__init__()
-        self.shape = shape
-        args = (n_in, n_out, 3)
-        self.conv = (
-            L.Convolution2D(*args, pad=1)
-            if mesh is None
-            else L.SpatialConvolution2D(grid(mesh), *args, pad=1)
-        )
+        if isinstance(function, mnpar.Link):
+            self.link = function
+        self.function = function if mesh is None else on_blocks(function, grid(mesh), shape)
 
     def forward(self, x):
-        return F.tanh(
-            self.conv(x, self.shape)
-            if isinstance(self.conv, L.SpatialConvolution2D)
-            else self.conv(x)
-        )
+        return self.function(mnpar.as_variable(x))
 
 
 def grid(mesh):
     return mesh.grid("space", 2)
 
 
-def norm(mesh):
-    return (
-        L.BatchNormalization(4)
-        if mesh is None
-        else L.SpatialBatchNormalization(grid(mesh), 4, comm=mesh["data", "space"])
-    )
+def convolution(mesh, shape, n_in, n_out):
+    layers = mnpar.Sequential(L.Convolution2D(n_in, n_out, 3, pad=1), F.tanh)
+    return Blocks(mesh, shape, layers)
+
+
+def norm(mesh, shape):
+    if mesh is None:
+        return Blocks(mesh, shape, L.BatchNormalization(4))
+    blocks = mesh["data", "space"]
+    return Blocks(mesh, shape, L.MultiNodeBatchNormalization(4, mesh.data, blocks=blocks))
 
 
 def pool(mesh):
-    if mesh is None:
-        return lambda x: F.average_pooling_2d(x, 2)
-    return lambda x: F.spatial_average_pooling_nd(x, grid(mesh), IMAGE, 2)
+    return Blocks(mesh, IMAGE, lambda x: F.average_pooling_2d(x, 2))
 
 
 def average(mesh, shape):
-    if mesh is None:
-        return lambda x: F.average(x, axis=(2, 3))
-    return lambda x: F.spatial_global_average_pooling(x, grid(mesh), shape)
+    return Blocks(mesh, shape, lambda x: F.average(x, axis=(2, 3)))
 
 
 class Classes(mnpar.Chain):
@@ -168,12 +161,12 @@ def cnn(mesh):
     half = (IMAGE[0] // 2, IMAGE[1] // 2)
     part = functools.partial
     layers = {
-        "conv1": part(Conv, mesh, IMAGE, 2, 4),
-        "bn1": part(norm, mesh),
+        "conv1": part(convolution, mesh, IMAGE, 2, 4),
+        "bn1": part(norm, mesh, IMAGE),
         "pool": part(pool, mesh),
-        "conv2": part(Conv, mesh, half, 4, 4),
-        "bn2": part(norm, mesh),
-        "conv3": part(Conv, mesh, half, 4, 4),
+        "conv2": part(convolution, mesh, half, 4, 4),
+        "bn2": part(norm, mesh, half),
+        "conv3": part(convolution, mesh, half, 4, 4),
         "average": part(average, mesh, half),
         "head": part(Classes, mesh),
     }

@@ -183,7 +183,7 @@ def test_divided_and_lazy_parameters_begin_as_the_whole(ranks):
         )
         initialize_by_path(model, 7)
         model.b(model.a(np.zeros((1, 3), "f4")))
-        model.c(np.zeros((1, 2, grid.block((6,)).volume), "f4"), (6,))
+        model.c(grid.cut(np.zeros((1, 2, 6), "f4")))
         return [L.gather_parameter(comm, p) for p in (model.a.W, model.b.W)], model.c.whole_W()
 
     for (a, b), c in mnpar.run(program, ranks=ranks):
@@ -229,8 +229,11 @@ def a_layer_over_other_ranks(mesh):
 
 
 def a_grid_over_data(mesh):
-    model = mnpar.Chain(l=L.SpatialConvolution1D(mnpar.SpatialGrid(mesh.data, (2,)), 4, 4, 1))
-    return model, lambda x: F.sum(model.l(x[:, :, :2], (4,)))
+    grid = mnpar.SpatialGrid(mesh.data, (2,))
+    model = mnpar.Chain(l=L.SpatialLinear(grid, 4))
+    return model, lambda x: F.sum(
+        model.l(mnpar.divided(x[:, :, :2], grid, shape=(*x.shape[:2], 4)))
+    )
 
 
 def statistics_that_nobody_sums(mesh):
@@ -296,7 +299,7 @@ COMBINATIONS = {
     ),
     a_layer_over_all_ranks: r"/l, ColumnParallelLinear: it is divided among ranks along \['data'\]",
     a_layer_over_other_ranks: r"/l, RowParallelLinear: it is divided among ranks along \['data'\]",
-    a_grid_over_data: r"/l, SpatialConvolution1D: it is divided among ranks along \['data'\]",
+    a_grid_over_data: r"/l, SpatialLinear: it is divided among ranks along \['data'\]",
     statistics_that_nobody_sums: (
         r"MultiNodeBatchNormalization: it is over ranks along \['model'\], .*along \['data'\]"
     ),
@@ -620,14 +623,14 @@ def test_right_combinations_of_batch_statistics_pass():
     def program(comm):
         mesh = mnpar.Mesh(comm, data=2, space=(2,))
         model = mnpar.Chain(
-            a=L.SpatialBatchNormalization(mesh.grid(), 3, comm=comm),
+            a=L.MultiNodeBatchNormalization(3, mesh.data, blocks=comm),
             b=L.MultiNodeBatchNormalization(3, mesh.data),
         )
         x = np.random.default_rng(comm.rank).normal(size=(2, 3, 2))
 
         def loss():
-            y = F.spatial_global_average_pooling(model.a(x, (4,)) ** 3, mesh.grid(), (4,))
-            return F.sum(model.b(y) ** 3)
+            y = model.a(mnpar.divided(x, mesh.grid(), shape=(2, 3, 4))) ** 3
+            return F.sum(model.b(F.average(y, axis=2)) ** 3)
 
         mnpar.create_multi_node_optimizer(mnpar.optimizers.SGD(), mesh, reduce="sum").setup(
             model

@@ -237,6 +237,8 @@ class Communication(GenericFunction):
         here = _whole.get() if of is None else None
         # the number of the divided array of which a function is carried out; 0: there is none
         self.array_number: int = 0 if here is None or here[0] is not comm else here[1]
+        # whether it belongs to one, over any ranks of the array's grid
+        self.of_divided: bool = here is not None if of is None else of.of_divided
 
     @property
     def label(self) -> str:

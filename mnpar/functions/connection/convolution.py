@@ -14,6 +14,7 @@ such products. 3 x 3 filters of many channels at stride 1 need fewer products (k
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,14 @@ from numpy.typing import DTypeLike
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import FunctionNode, InputGradients
+from mnpar.functions.array.get_item import ScatterAdd
+from mnpar.functions.array.pad import REPEATING, Pad
 from mnpar.functions.node import GenericFunction, any_axes, for_axes, show_shapes
 from mnpar.kernels import convolution as loops, winograd
 from mnpar.kernels.columns import Blocks, advance_between
 from mnpar.kernels.sums import sum_over
 from mnpar.kernels.windows import Numbers, PerAxis, Windows, axes_hint
+from mnpar.plans import Window
 from mnpar.variable import Variable, as_variable
 
 
@@ -251,6 +255,85 @@ def weight_gradient(
     return WeightGradient(windows, groups, W.shape, out)(x, y)
 
 
+class PaddedConvolution(Convolving):
+    """y = p(x) ∗ W + b, where p pads images by their own cells, or by more zeros at one end of an
+    axis than at the other.
+
+    Args:
+        windows: over the padded image.
+        groups: of channels.
+        window: over the image, with the widths of the padding.
+        modes: of the padding, for each spatial axis.
+    """
+
+    summands = slice(2, None)
+
+    def __init__(
+        self, windows: Windows, groups: int, window: Window, modes: tuple[str, ...]
+    ) -> None:
+        super().__init__(windows, groups)
+        self.window, self.modes = window, modes
+
+    def forward(self, x: Array, W: Array, b: Array | None = None) -> Array:
+        self.retain_inputs((0, 1))
+        return Convolution(self.windows, self.groups).forward(self._padded(x), W, b)
+
+    def _padded(self, x: Any) -> Any:
+        """p(x): one axis after the other."""
+        for axis, (mode, pads) in enumerate(zip(self.modes, self.window.pad, strict=True), 2):
+            if mode == "constant":
+                widths = [pads if axis == a else (0, 0) for a in range(x.ndim)]
+                x = Pad(widths, [(0, 0)] * x.ndim)(x)
+            else:
+                x = x[_along(axis, pads, x.shape[axis], mode, x)]
+        return x
+
+    def _unpadded(self, g: Any, shape: Numbers) -> Any:
+        """Its adjoint: what p(x) gets is added up where it came from."""
+        for axis in reversed(range(2, len(shape))):
+            (low, high), mode = self.window.pad[axis - 2], self.modes[axis - 2]
+            if mode == "constant":
+                g = g[(*[slice(None)] * axis, slice(low, low + shape[axis]))]
+            else:
+                to = (*g.shape[:axis], *shape[axis:])
+                g = ScatterAdd(_along(axis, (low, high), shape[axis], mode, g), to)(g)
+        return g
+
+    def backward(self, gy: Variable | Array) -> InputGradients:
+        x, W = self.get_retained_inputs()
+        windows, groups = self.windows, self.groups
+        gx = lambda: self._unpadded(Deconvolution(windows, groups)(gy, W), x.shape)
+        gW = lambda: weight_gradient(self, windows, groups, W, self._padded(x), gy)
+        gb = lambda: sum_over(gy, (0, *range(2, gy.ndim)))
+        return (gx, gW, gb)[: len(self.inputs)]
+
+
+def _along(axis: int, pads: tuple[int, int], size: int, mode: Any, like: Any) -> tuple[Any, ...]:
+    """Return the index that pads an axis of ``size`` by its own cells, where ``like`` is."""
+    places = np.pad(np.arange(size), pads, mode)
+    return (*[slice(None)] * axis, backend.get_array_module(like).asarray(places))
+
+
+def _modes(who: str, ndim: int, mode: Any, cover_all: bool) -> tuple[str, ...]:
+    """Return how each axis is padded.
+
+    Raises:
+        ValueError: there are not so many modes, no such one, or one beside cover_all.
+    """
+    modes = (mode,) * ndim if isinstance(mode, str) else tuple(mode)
+    if len(modes) != ndim or [m for m in modes if m not in ("constant", *REPEATING)]:
+        raise ValueError(
+            f"{who}: mode = {mode!r}: 'constant', {', '.join(map(repr, REPEATING))}, for all "
+            f"{ndim} axes or one for each"
+        )
+    if cover_all and modes != ("constant",) * ndim:
+        raise ValueError(
+            f"{who}: beyond the padding by mode {mode!r} there is nothing that cover_all could "
+            "cover: pad more at the end, with pairs (before, after)"
+        )
+    return modes
+
+
 def check_filters(
     who: str,
     x: Variable,
@@ -299,6 +382,11 @@ def check_filters(
     return n
 
 
+def has_pairs(pad: Any) -> bool:
+    """Return whether a pad is a pair (before, after) for some axis."""
+    return isinstance(pad, tuple | list) and any([isinstance(p, tuple | list) for p in pad])
+
+
 @any_axes
 def convolution_nd(
     who: str,
@@ -311,6 +399,8 @@ def convolution_nd(
     cover_all: bool = False,
     dilate: PerAxis = 1,
     groups: int = 1,
+    *,
+    mode: str | Sequence[str] = "constant",
 ) -> Variable:
     """The convolution (cross-correlation) of images with any number of spatial axes and filters.
 
@@ -319,16 +409,21 @@ def convolution_nd(
         W: ``(K, C / groups, …)``, K filters.
         b: ``(K,)``, or None.
         stride, pad, dilate: a number for each spatial axis, or one for all: the distance of the
-            windows, zeros at each side, and the distance of the cells within a window.
+            windows, cells added at each side, and the distance of the cells within a window. A pad
+            may also be a pair (before, after) for each axis: ``pad=[(2, 0)]`` with 3 cells is a
+            causal convolution.
         cover_all: windows reach every cell, beyond the padding if need be.
         groups: into how many groups, each convolved by itself, the channels are divided (grouped
             and depthwise convolution).
+        mode: what the cells of the padding are, for all spatial axes or one for each: zeros
+            (``'constant'``), or the image's own cells by ``'edge'``, ``'reflect'``,
+            ``'symmetric'`` or ``'wrap'`` (a circular convolution), as in ``numpy.pad``.
 
     Returns:
         ``(N, K, …)`` with ⌊(size + 2 pad − (k − 1) dilate − 1) / stride⌋ + 1 along each axis.
 
     Raises:
-        ValueError: channels, groups or sizes do not belong together.
+        ValueError: channels, groups or sizes do not belong together, or no such mode.
 
     Example:
         >>> import numpy as np, mnpar.functions as F
@@ -336,10 +431,21 @@ def convolution_nd(
         array([[6., 6.],
                [6., 6.],
                [6., 6.]])
+        >>> x, W = np.arange(4.0).reshape(1, 1, 4), np.ones((1, 1, 3))
+        >>> F.convolution_nd(x, W, pad=1, mode="wrap").array
+        array([[[4., 3., 6., 5.]]])
     """
     x = as_variable(x)
     W = as_variable(W)
-    check_filters(who, x, W, b, groups, ndim)
+    n = check_filters(who, x, W, b, groups, ndim)
+    if mode != "constant" or has_pairs(pad):
+        modes = _modes(who, n, mode, cover_all)
+        window = Window.of(n, W.shape[2:], stride, pad, dilate, cover_all)
+        pairs = zip(x.shape[2:], window.pad, strict=True)
+        size = tuple([low + a + high for a, (low, high) in pairs])
+        windows = Windows.over(who, size, W.shape[2:], stride, 0, dilate, cover_all)
+        node: Convolving = PaddedConvolution(windows, groups, window, modes)
+        return node.apply((x, W) if b is None else (x, W, b))[0]
     windows = Windows.over(who, x.shape[2:], W.shape[2:], stride, pad, dilate, cover_all)
     return Convolution(windows, groups).apply((x, W) if b is None else (x, W, b))[0]
 

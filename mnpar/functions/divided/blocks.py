@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from mnpar.function_node import InputGradients
 from mnpar.functions.array.joining import concat, split_axis
 from mnpar.functions.communication.exchange import exchange, iexchange
 from mnpar.functions.communication.shared import CopyTo
-from mnpar.functions.divided.halo import SpatialGrid, halo_of, require_grid
+from mnpar.functions.divided.halo import SpatialGrid, halo_of
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.windows import Windows
 from mnpar.plans import Box, Window
@@ -106,52 +105,6 @@ def join_pieces(parts: Sequence[Variable], boxes: Sequence[Box], whole: Box) -> 
 def unpadded_windows(who: str, size: Sequence[int], window: Window) -> Windows:
     """The same windows over a chunk, which has its padding already."""
     return Windows.over(who, tuple(size), window.kernel, window.stride, 0, window.dilation)
-
-
-def output_shape(who: str, shape: Sequence[int], window: Window) -> tuple[int, ...]:
-    """The shape of all outputs.
-
-    Raises:
-        ValueError: there are none.
-    """
-    out = window.outputs(shape)
-    if 0 in out:
-        raise ValueError(
-            f"{who}: windows of {window.kernel} (dilated by {window.dilation}) do not fit in "
-            f"an image of {tuple(shape)} padded "
-            f"by {window.pad}: make the kernel smaller, or pad more"
-        )
-    return out
-
-
-def check_block(
-    who: str, x: Variable | Array, grid: SpatialGrid, shape: Sequence[int]
-) -> tuple[Variable, tuple[int, ...]]:
-    """This rank's block as a Variable (N, C, …), and the shape of the whole as a tuple.
-
-    Raises:
-        ValueError: it is not the block of an array of that shape.
-    """
-    require_grid(grid, f"{who}(x, grid, shape, …)")
-    x = as_variable(x)
-    if x.layout is not None:
-        x.layout.refuse(
-            who,
-            "it takes this rank's block, x.part",
-            f"The function without spatial_ in its name, {who.removeprefix('spatial_')}, takes x",
-        )
-    shape = tuple(map(index, shape))
-    n = len(grid.dims)
-    if len(shape) != n or x.ndim != n + 2 or x.shape[2:] != (own := grid.block(shape).shape):
-        wanted = (
-            f"but its block is (N, C, {', '.join(map(str, own))})"
-            if len(shape) == n
-            else f"which has not the axes of {grid}"
-        )
-        raise ValueError(
-            f"{who}: rank {grid.comm.rank} has {x.shape} of an image of shape {shape}, {wanted}"
-        )
-    return x, shape
 
 
 def should_hide(x: Variable, grid: SpatialGrid) -> bool:

@@ -117,9 +117,7 @@ def halo_convolution(
     out = grid.block(window.outputs(shape))
     if plan.idle(grid.comm.rank):
         chunk = halo_of(x, grid, shape, window, mode)
-        node = Convolution(
-            unpadded_windows("spatial_convolution_nd", chunk.shape[2:], window), groups
-        )
+        node = Convolution(unpadded_windows("convolution_nd", chunk.shape[2:], window), groups)
         return node.apply((chunk, W) if b is None else (chunk, W, b))[0]
     inner = window.inside(have) & out
     hide = hide and bool(plan.route(grid.comm.rank).receives) and 2 * inner.volume > out.volume

@@ -1,14 +1,14 @@
 """Convolutions, poolings and their transposes of images in blocks: the serial functions on what a
 rank's outputs read, or on what reaches its cells.
 
-They are what the rules of these functions on divided Variables (rules/windows.py) and the functions
-of blocks (spatial.py) are made of. Parameters are whole on every rank, and their gradients here are
+They are what the rules of these functions on divided Variables (rules/windows.py) are made of.
+Parameters are whole on every rank, and their gradients here are
 this rank's share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,10 +93,10 @@ def deconvolved(
 
 
 def _pooled(
-    block: Block, window: Window, local: Callable[..., Variable], fill: float = 0, hide: bool = True
+    block: Block, window: Window, local: Callable[..., Variable], fill: float = 0
 ) -> Variable:
     nothing = block.x.shape[1], block.x.dtype
-    return windowed(*block, window, local, nothing, fill, hide)
+    return windowed(*block, window, local, nothing, fill)
 
 
 def _inside(block: Block, window: Window, out: Box) -> Index:
@@ -105,17 +105,15 @@ def _inside(block: Block, window: Window, out: Box) -> Index:
     return slices_within(reads & Box.whole(block.shape), reads)
 
 
-def max_pooled(block: Block, window: Window, hide: bool = True) -> Variable:
-    """Return this rank's block of the maxima of windows; ``hide``: where the grid hides halos."""
+def max_pooled(block: Block, window: Window) -> Variable:
+    """Return this rank's block of the maxima of windows."""
 
     def local(chunk: Variable, out: Box) -> Variable:
         windows = unpadded_windows("max_pooling", chunk.shape[2:], window)
         return MaxPooling(windows, _inside(block, window, out)).apply((chunk,))[0]
 
     dtype = block.x.dtype
-    return _pooled(
-        block, window, local, -np.inf if dtype.kind == "f" else np.iinfo(dtype).min, hide
-    )
+    return _pooled(block, window, local, -np.inf if dtype.kind == "f" else np.iinfo(dtype).min)
 
 
 def max_places(block: Block, window: Window) -> Variable:
@@ -153,17 +151,6 @@ def lp_pooled(block: Block, window: Window, p: float) -> Variable:
         )[0]
 
     return _pooled(block, window, local)
-
-
-def cells_seen(window: Window, shape: Sequence[int]) -> Array:
-    """Return how many cells of an image of ``shape`` each window sees."""
-    counts: Any = np.ones(())
-    for n, k, s, (pad, _), outs in zip(
-        shape, window.kernel, window.stride, window.pad, window.outputs(shape), strict=True
-    ):
-        first = np.arange(outs) * s - pad
-        counts = counts[..., None] * np.maximum(np.minimum(first + k, n) - np.maximum(first, 0), 0)
-    return counts  # type: ignore[no-any-return]
 
 
 def unpooled(block: Block, window: Window, image: tuple[int, ...], scale: float) -> Variable:

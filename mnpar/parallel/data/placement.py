@@ -430,7 +430,7 @@ _SHARES = (
     "along {} are added up: give the "
     "optimizer these axes too, create_multi_node_optimizer(…, axes=…), or let the layer make "
     "its gradients whole (over blocks: "
-    "SpatialBatchNormalization(grid, comm=…), MultiHeadAttention(whole_gradients=True))"
+    "MultiNodeBatchNormalization(…, blocks=…), MultiHeadAttention(whole_gradients=True))"
 )
 
 _OVER_DATA = (

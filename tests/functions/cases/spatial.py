@@ -196,6 +196,39 @@ CASES = [
         halves=HALVES,
     ),
     Case(
+        "convolution_2d: more zeros before than after",
+        (convolution.PaddedConvolution,),
+        lambda x, W, b: F.convolution_2d(x, W, b, 2, pad=[(2, 0), (1, 2)], dilate=(1, 2)),
+        lambda x, W, b: convolve(
+            np.pad(x, [(0, 0), (0, 0), (2, 0), (1, 2)]), W, b, stride=2, dilate=(1, 2)
+        ),
+        (IMAGE, (3, 2, 3, 2), (3,)),
+        halves=HALVES,
+    ),
+    Case(
+        "convolution_2d: around the edges",
+        (),
+        lambda x, W: F.convolution_2d(x, W, pad=[(1, 2), (2, 1)], mode=("wrap", "reflect")),
+        lambda x, W: convolve(
+            np.pad(
+                np.pad(x, [(0, 0), (0, 0), (1, 2), (0, 0)], "wrap"),
+                [(0, 0), (0, 0), (0, 0), (2, 1)],
+                "reflect",
+            ),
+            W,
+        ),
+        (IMAGE, (3, 2, 3, 2)),
+        halves=HALVES,
+    ),
+    Case(
+        "convolution_nd: edges repeated, in groups",
+        (),
+        lambda x, W: F.convolution_nd(x, W, pad=2, groups=2, mode="symmetric"),
+        lambda x, W: convolve(np.pad(x, [(0, 0), (0, 0), (2, 2)], "symmetric"), W, groups=2),
+        (SEQUENCE, (4, 1, 3)),
+        halves=HALVES,
+    ),
+    Case(
         "convolution_2d: covering all",
         (),
         lambda x, W: F.convolution_2d(x, W, stride=3, cover_all=True),

@@ -1,4 +1,4 @@
-"""Layers on blocks, against the same layers in one process: outputs and the gradients of two
+"""Functions of divided images, against the same in one process: outputs and the gradients of two
 orders, in random forms.
 
 ``pytest --sweep`` tries more of them, and ``MNPAR_SPATIAL=20000 pytest
@@ -16,7 +16,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar.functions.normalization import local_contrast_normalization
 from mnpar.plans import Window, blocks, output_shape
-from tests.harness.parts import cut
+from tests.harness.parts import cut, on_blocks
 
 PIECE = 50
 MODES = ("constant", "constant", "edge", "reflect", "symmetric", "wrap")
@@ -33,8 +33,8 @@ def grids_of(ranks, axes):
 
 
 class Layer:
-    """A random layer on a random grid: ``whole`` is the function in one process, ``spatial`` on
-    blocks.
+    """A random layer on a random grid: ``whole`` is the function in one process, ``divided`` what
+    does the same with a divided image.
     """
 
     kinds = ("convolution", "convolution", "deconvolution", "max", "average", "lp", "unpooling")
@@ -124,40 +124,19 @@ class Layer:
             x, w.kernel, w.stride, 0, w.cover_all
         )
 
-    def spatial(self, x, grid, W=None, b=None):
-        w, one = self.window, [p for p, _ in self.pad]
-        if self.kind == "deconvolution":
-            more = w.stride, one, self.out, w.dilation, self.groups
-            return F.spatial_deconvolution_nd(x, grid, self.shape, W, b, *more)
-        if self.kind == "unpooling":
-            return F.spatial_unpooling_nd(
-                x, grid, self.shape, w.kernel, w.stride, one, self.out, w.cover_all
-            )
-        if self.kind == "convolution":
-            return F.spatial_convolution_nd(
-                x,
-                grid,
-                self.shape,
-                W,
-                b,
-                w.stride,
-                self.pad,
-                w.cover_all,
-                w.dilation,
-                self.groups,
-                mode=self.mode,
-            )
-        if self.kind == "average":
-            return F.spatial_average_pooling_nd(x, grid, self.shape, w.kernel, w.stride, self.pad)
-        pool = F.spatial_max_pooling_nd if self.kind == "max" else F.spatial_lp_pooling_nd
-        return pool(x, grid, self.shape, w.kernel, w.stride, self.pad, w.cover_all)
+    def divided(self, x, W=None, b=None):
+        w = self.window
+        if self.kind != "convolution":
+            return self.whole(x, W, b)
+        more = w.stride, self.pad, w.cover_all, w.dilation, self.groups
+        return F.convolution_nd(x, W, b, *more, mode=self.mode)
 
     def program(self, comm):
         grid = mnpar.SpatialGrid(comm, self.dims, hide=self.hide)
         have = grid.block(self.shape)
         out = grid.block(self.out)
         return derivatives(
-            lambda x, *params: self.spatial(x, grid, *params),
+            on_blocks(self.divided, grid, self.shape),
             cut(self.x, have),
             self.params,
             cut(self.w, out),
@@ -222,73 +201,61 @@ def test_a_layer_on_any_grid_has_the_outputs_and_both_gradients_of_one_process(s
 
 # ---- what is no window ----
 
-# a layer in one process, the same on blocks, the shapes of its parameters, the shape of its
-# output's whole
+# a function, the shapes of its parameters, the shape of its output
 SHAPE = (7, 5)
 OTHERS = {
     "local contrast normalization": (
         lambda x: F.local_contrast_normalization(x, (3, 5)),
-        lambda x, grid: F.spatial_local_contrast_normalization(x, grid, SHAPE, (3, 5)),
         [],
         SHAPE,
     ),
     "layer normalization": (
         lambda x, g, b: F.layer_normalization(x, g, b),
-        lambda x, grid, g, b: F.spatial_layer_normalization(x, grid, SHAPE, g, b),
         [(4, *SHAPE)] * 2,
         SHAPE,
     ),
     "layer normalization of each channel": (
         lambda x, g, b: F.layer_normalization(x, g, b),
-        lambda x, grid, g, b: F.spatial_layer_normalization(x, grid, SHAPE, g, b),
         [SHAPE] * 2,
         SHAPE,
     ),
     "group normalization": (
         lambda x, g, b: F.group_normalization(x, 2, g, b),
-        lambda x, grid, g, b: F.spatial_group_normalization(x, grid, SHAPE, 2, g, b),
         [(4,)] * 2,
         SHAPE,
     ),
     "dropout": (
         lambda x: F.dropout(x, 0.4, rng=np.random.default_rng(5)),
-        lambda x, grid: F.spatial_dropout(x, grid, SHAPE, 0.4, rng=np.random.default_rng(5)),
         [],
         SHAPE,
     ),
     "resizing": (
         lambda x: F.resize_images(x, (9, 3)),
-        lambda x, grid: F.spatial_resize_images(x, grid, SHAPE, (9, 3)),
         [],
         (9, 3),
     ),
     "resizing, edges": (
         lambda x: F.resize_images(x, (4, 11), align_corners=False),
-        lambda x, grid: F.spatial_resize_images(x, grid, SHAPE, (4, 11), align_corners=False),
         [],
         (4, 11),
     ),
     "resizing, nearest": (
         lambda x: F.resize_images(x, (14, 2), mode="nearest"),
-        lambda x, grid: F.spatial_resize_images(x, grid, SHAPE, (14, 2), mode="nearest"),
         [],
         (14, 2),
     ),
     "depthwise convolution": (
         lambda x, W, b: F.depthwise_convolution_2d(x, W, b, 2, 1),
-        lambda x, grid, W, b: F.spatial_depthwise_convolution_2d(x, grid, SHAPE, W, b, 2, 1),
         [(2, 4, 3, 3), (8,)],
         (4, 3),
     ),
     "average pooling without its padding": (
         lambda x: F.average_pooling_nd(x, 3, 2, 1, pad_value=None),
-        lambda x, grid: F.spatial_average_pooling_nd(x, grid, SHAPE, 3, 2, 1, pad_value=None),
         [],
         (4, 3),
     ),
     "pooling by the third norm": (
         lambda x: F.lp_pooling_nd(x, 3, 1, p=3),
-        lambda x, grid: F.spatial_lp_pooling_nd(x, grid, SHAPE, 3, 1, p=3),
         [],
         (5, 3),
     ),
@@ -299,7 +266,7 @@ GRIDS = [(1, 1), (1, 3), (5, 1), (3, 2), (2, 4), (2, 2), (1, 7)]
 @pytest.mark.parametrize("dims", GRIDS, ids=str)
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_layers_too(name, dims):
-    whole, spatial, params, out_shape = OTHERS[name]
+    whole, params, out_shape = OTHERS[name]
     rng = np.random.default_rng(3)
     x = rng.standard_normal((2, 4, *SHAPE))
     us = [rng.standard_normal(shape) for shape in params]
@@ -312,7 +279,7 @@ def test_other_layers_too(name, dims):
         have = grid.block(SHAPE)
         out = grid.block(out_shape)
         return derivatives(
-            lambda x, *ps: spatial(x, grid, *ps),
+            on_blocks(whole, grid, SHAPE),
             cut(x, have),
             params,
             cut(w, out),
@@ -332,17 +299,9 @@ def test_other_layers_too(name, dims):
             same(mine, truth)
 
 
-def columns_of(W, grid, channels, shape):
-    """A rank's columns of a matrix (out, C·H·W)."""
-    return cut(W.reshape(len(W), channels, *shape), grid.block(shape)).reshape(len(W), -1).copy()
-
-
 TO_ALL = {
-    "average": (lambda x: F.average(x, axis=(2, 3)), F.spatial_global_average_pooling),
-    "max": (
-        lambda x: F.max_pooling_nd(x, SHAPE, cover_all=False).reshape(x.shape[:2]),
-        F.spatial_global_max_pooling,
-    ),
+    "average": lambda x: F.average(x, axis=(2, 3)),
+    "max": lambda x: F.max_pooling_nd(x, SHAPE, cover_all=False).reshape(x.shape[:2]),
 }
 
 
@@ -350,7 +309,7 @@ TO_ALL = {
 @pytest.mark.parametrize("dims", GRIDS, ids=str)
 @pytest.mark.parametrize("name", TO_ALL)
 def test_a_loss_of_the_whole_image_that_all_ranks_compute_counts_once(name, dims, integers):
-    whole, spatial = TO_ALL[name]
+    whole = TO_ALL[name]
     rng = np.random.default_rng(4)
     x = rng.standard_normal((2, 3, *SHAPE))
     v = rng.standard_normal((2, 3, *SHAPE))
@@ -360,7 +319,8 @@ def test_a_loss_of_the_whole_image_that_all_ranks_compute_counts_once(name, dims
     def program(comm):
         grid = mnpar.SpatialGrid(comm, dims)
         have = grid.block(SHAPE)
-        return derivatives(lambda x: spatial(x, grid, SHAPE), cut(x, have), [], w, cut(v, have), [])
+        function = on_blocks(whole, grid, SHAPE)
+        return derivatives(function, cut(x, have), [], w, cut(v, have), [])
 
     y, g, gg = derivatives(whole, x, [], w, v, [])
     for have, (y_r, g_r, gg_r) in zip(
@@ -376,37 +336,33 @@ def test_a_matrix_cut_like_the_blocks_gives_what_the_whole_one_gives(dims):
     rng = np.random.default_rng(4)
     x = rng.standard_normal((2, 3, *SHAPE))
     v = rng.standard_normal((2, 3, *SHAPE))
-    W, U = rng.standard_normal((2, 4, 3 * 35))
+    W, U = rng.standard_normal((2, 4, 3, *SHAPE))
     b = rng.standard_normal(4)
     u = rng.standard_normal(4)
     w = rng.standard_normal((2, 4))
 
+    def multiply(x, W, b):
+        return F.tensordot(x, W, ((1, 2, 3), (1, 2, 3))) + b
+
     def program(comm):
         grid = mnpar.SpatialGrid(comm, dims)
-        have, (mine, my_u) = grid.block(SHAPE), [columns_of(a, grid, 3, SHAPE) for a in (W, U)]
-        found = derivatives(
-            lambda x, W, b: F.spatial_linear(x, grid, SHAPE, W, b),
+        have = grid.block(SHAPE)
+        return derivatives(
+            lambda x, W, b: on_blocks(multiply, grid, SHAPE)(
+                x, mnpar.divided(W, grid, shape=(4, 3, *SHAPE)), b
+            ),
             cut(x, have),
-            [mine, b],
+            [cut(W, have), b],
             w,
             cut(v, have),
-            [my_u, u],
+            [cut(U, have), u],
         )
-        return found, grid
 
-    y, g, gg, gW, gb, ggW, ggb = derivatives(F.linear, x, [W, b], w, v, [U, u])
-    for (found, grid), have in zip(
+    y, g, gg, gW, gb, ggW, ggb = derivatives(multiply, x, [W, b], w, v, [U, u])
+    for found, have in zip(
         mnpar.run(program, ranks=int(np.prod(dims))), blocks(SHAPE, dims), strict=True
     ):
-        truth = [
-            y,
-            cut(g, have),
-            cut(gg, have),
-            columns_of(gW, grid, 3, SHAPE),
-            gb,
-            columns_of(ggW, grid, 3, SHAPE),
-            ggb,
-        ]
+        truth = [y, cut(g, have), cut(gg, have), cut(gW, have), gb, cut(ggW, have), ggb]
         for mine, theirs in zip(found, truth, strict=True):
             same(mine, theirs)
 
@@ -425,31 +381,28 @@ AWKWARD = {
     "of equal numbers, the first is the maximum": (
         np.random.default_rng(0).integers(0, 3, (2, 2, *SHAPE)).astype(float),
         lambda x: F.max_pooling_nd(x, 3, 1, 1, False),
-        lambda x, grid: F.spatial_max_pooling_nd(x, grid, SHAPE, 3, 1, 1, False),
     ),
     "the length of zeros": (
         np.pad(np.ones((2, 2, 3, 2)), [(0, 0), (0, 0), (4, 0), (0, 3)]),
         lambda x: F.lp_pooling_nd(x, 3, 1, 1),
-        lambda x, grid: F.spatial_lp_pooling_nd(x, grid, SHAPE, 3, 1, 1),
     ),
     "the contrast of zeros": (
         np.pad(np.ones((2, 2, 3, 2)), [(0, 0), (0, 0), (4, 0), (0, 3)]),
         lambda x: F.local_contrast_normalization(x, 3),
-        lambda x, grid: F.spatial_local_contrast_normalization(x, grid, SHAPE, 3),
     ),
 }
 
 
 @pytest.mark.parametrize("name", AWKWARD)
 def test_gradients_are_finite_and_those_of_one_process_for(name):
-    x, whole, spatial = AWKWARD[name]
+    x, whole = AWKWARD[name]
     w = np.random.default_rng(1).standard_normal(whole(x).shape)
 
     def program(comm):
         grid = mnpar.SpatialGrid(comm, (3, 2))
         box = grid.block(SHAPE)
         with mnpar.using_config("debug", True):  # padding of -∞ is no error
-            return gradient_of(lambda x: spatial(x, grid), cut(x, box).copy(), cut(w, box))
+            return gradient_of(on_blocks(whole, grid, SHAPE), cut(x, box).copy(), cut(w, box))
 
     y, g = gradient_of(whole, x.copy(), w)
     assert np.isfinite(g).all()
@@ -462,7 +415,8 @@ def test_a_nan_is_found_beside_the_padding_of_a_maximum():
     def program(comm):
         x = np.full((1, 1, 2), np.nan if comm.rank else 1.0)
         with mnpar.using_config("debug", True):
-            F.spatial_max_pooling_nd(x, mnpar.SpatialGrid(comm, (2,)), (4,), 3, 1, 1)
+            x = mnpar.divided(x, mnpar.SpatialGrid(comm, (2,)), shape=(1, 1, 4))
+            F.max_pooling_nd(x, 3, 1, 1)
 
     with pytest.raises(FloatingPointError, match=r"exchange .* has NaN"):
         mnpar.run(program, ranks=2)
@@ -478,7 +432,7 @@ def test_the_largest_of_all_is_found_where_other_blocks_have_no_number(fill):
     def program(comm):
         grid = mnpar.SpatialGrid(comm, (comm.size,))
         mine = mnpar.Variable(cut(x, grid.block((4,))))
-        y = F.spatial_global_max_pooling(mine, grid, (4,))
+        y = F.max_pooling_nd(mnpar.divided(mine, grid, shape=x.shape), 4).reshape((1, 2))
         F.sum(y).backward()
         return y.array, mine.grad
 
@@ -531,7 +485,7 @@ def test_of_seven_by_seven_cells_a_kernel_of_five_reads_two_ranks_on_and_some_ra
         box = grid.block((7, 7))
         filters = mnpar.Variable(W.copy())
         y, g = gradient_of(
-            lambda x: F.spatial_convolution_nd(x, grid, (7, 7), filters),
+            on_blocks(lambda x: F.convolution_nd(x, filters), grid, (7, 7)),
             cut(x, box).copy(),
             cut(w, grid.block((3, 3))),
         )
@@ -553,9 +507,8 @@ def test_a_batch_of_no_samples():
         grid = mnpar.SpatialGrid(comm, (2, 2))
         W = mnpar.Variable(np.ones((2, 3, 3, 3)))
         x = mnpar.Variable(np.ones((0, 3, *grid.block(SHAPE).shape)))
-        y = F.spatial_max_pooling_nd(
-            F.spatial_convolution_nd(x, grid, SHAPE, W, pad=1), grid, SHAPE, 2
-        )
+        image = mnpar.divided(x, grid, shape=(0, 3, *SHAPE))
+        y = F.max_pooling_nd(F.convolution_nd(image, W, pad=1), 2).part
         F.sum(y).backward()
         return y.shape, x.grad.shape, W.grad.sum()
 
@@ -577,7 +530,7 @@ def test_a_volume_on_eight_ranks():
         grid = mnpar.SpatialGrid(comm, (2, 2, 2))
         box = grid.block((5, 4, 3))
         filters = mnpar.Variable(W.copy())
-        layer = lambda x: F.spatial_convolution_nd(x, grid, (5, 4, 3), filters, pad=1)
+        layer = on_blocks(lambda x: F.convolution_nd(x, filters, pad=1), grid, (5, 4, 3))
         return *gradient_of(layer, cut(x, box).copy(), cut(w, box)), filters.grad
 
     filters = mnpar.Variable(W.copy())
@@ -611,8 +564,10 @@ def test_filters_of_single_channels_give_what_one_process_gives(k, dtype, tolera
             grid = mnpar.SpatialGrid(comm, dims)
             filters = mnpar.Variable(W.copy())
             y, g = gradient_of(
-                lambda x: F.spatial_depthwise_convolution_2d(
-                    x, grid, (9, 8), filters, None, stride, pad
+                on_blocks(
+                    lambda x: F.depthwise_convolution_2d(x, filters, None, stride, pad),
+                    grid,
+                    (9, 8),
                 ),
                 cut(x, grid.block((9, 8))).copy(),
                 cut(w, grid.block(out)),
@@ -654,11 +609,13 @@ def test_a_convolution_whose_windows_are_cut_like_the_blocks(axes, groups):
 
     def program(comm):
         grid = mnpar.SpatialGrid(comm, (4, *[1] * (axes - 1)))
-        layer = lambda x, W, b: F.spatial_convolution_nd(x, grid, shape, W, b, 2, groups=groups)
+        layer = on_blocks(lambda x, W, b: F.convolution_nd(x, W, b, 2, groups=groups), grid, shape)
         have = grid.block(shape)
+        layer(cut(x, have), W, b)  # the grid has met the shapes
+        before = comm.traffic.messages
         return derivatives(
             layer, cut(x, have), [W, b], cut(w, grid.block(out)), cut(v, have), us
-        ), comm.traffic.messages
+        ), comm.traffic.messages - before
 
     y, g, gg, *of_params = derivatives(
         lambda x, W, b: F.convolution_nd(x, W, b, 2, groups=groups), x, [W, b], w, v, us
@@ -684,13 +641,8 @@ def test_maxima_go_back_to_where_they_were(dims):
 
     def program(comm):
         grid = mnpar.SpatialGrid(comm, dims)
-
-        def spatial(x):
-            y, places = F.spatial_max_pooling_nd(x, grid, SHAPE, 3, 2, 1, return_indices=True)
-            return F.spatial_upsampling_2d(y * y, grid, (4, 3), places, 3, 2, 1, outsize=SHAPE)
-
         box = grid.block(SHAPE)
-        return gradient_of(spatial, cut(x, box).copy(), cut(w, box))
+        return gradient_of(on_blocks(whole, grid, SHAPE), cut(x, box).copy(), cut(w, box))
 
     y, g = gradient_of(whole, x.copy(), w)
     for box, (y_r, g_r) in zip(
@@ -706,24 +658,21 @@ def test_other_dtypes_stay_what_they_are(name, dtype):
     more = {
         "convolution": (
             lambda x, W: F.convolution_nd(x, W, pad=1),
-            lambda x, grid, W: F.spatial_convolution_nd(x, grid, SHAPE, W, pad=1),
             [(2, 4, 3, 3)],
             SHAPE,
         ),
         "max": (
             lambda x: F.max_pooling_nd(x, 2),
-            lambda x, grid: F.spatial_max_pooling_nd(x, grid, SHAPE, 2),
             [],
             (4, 3),
         ),
         "transposed": (
             lambda x, W: F.deconvolution_nd(x, W, stride=2),
-            lambda x, grid, W: F.spatial_deconvolution_nd(x, grid, SHAPE, W, stride=2),
             [(4, 2, 2, 2)],
             (14, 10),
         ),
     }
-    whole, spatial, params, out_shape = {**OTHERS, **more}[name]
+    whole, params, out_shape = {**OTHERS, **more}[name]
     rng = np.random.default_rng(3)
     x = rng.standard_normal((2, 4, *SHAPE)).astype(dtype)
     params = [rng.standard_normal(s).astype(dtype) for s in params]
@@ -731,7 +680,8 @@ def test_other_dtypes_stay_what_they_are(name, dtype):
 
     def program(comm):
         grid = mnpar.SpatialGrid(comm, (1, 7))
-        return gradient_of(lambda x: spatial(x, grid, *params), cut(x, grid.block(SHAPE)).copy(), 1)
+        layer = on_blocks(lambda x: whole(x, *params), grid, SHAPE)
+        return gradient_of(layer, cut(x, grid.block(SHAPE)).copy(), 1)
 
     within = {"rtol": 2e-2, "atol": 2e-2} if dtype == "f2" else {"rtol": 1e-4, "atol": 1e-4}
     haves = blocks(SHAPE, (1, 7))
@@ -752,7 +702,8 @@ def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide):
         grid = mnpar.SpatialGrid(comm, (3, 3), hide=hide)
         x = mnpar.Variable(np.ones((2, 3, 4, 4), "f4"))
         W = mnpar.Variable(np.ones((5, 3, 3, 3), "f4"))
-        y = F.spatial_convolution_nd(x, grid, (12, 12), W, pad=1)
+        y = mnpar.divided(x, grid, shape=(2, 3, 12, 12))
+        y = F.convolution_nd(y, W, pad=1).part
         forward = comm.traffic.messages, comm.traffic.bytes
         F.sum(y).backward()
         return forward, (comm.traffic.messages, comm.traffic.bytes)
@@ -770,15 +721,11 @@ def test_a_convolution_moves_the_cells_of_its_halo_and_no_others(hide):
 
 K3 = np.random.default_rng(1).standard_normal((3, 3, 3, 3)).astype("f4")
 WORKING = {
-    "MaxPooling": lambda x, grid: F.spatial_max_pooling_nd(x, grid, (24, 24), 3, 1, 1),
-    "SumPooling": lambda x, grid: F.spatial_average_pooling_nd(
-        x, grid, (24, 24), 3, 1, 1, pad_value=None
-    ),
-    "LpPooling": lambda x, grid: (  # an ordinary function
-        F.lp_pooling_nd(mnpar.divided(x, grid, shape=(2, 3, 24, 24)), 3, 1, 1).part
-    ),
-    "Unpooling": lambda x, grid: F.spatial_unpooling_nd(x, grid, (24, 24), 3, 1, 1),
-    "Deconvolution": lambda x, grid: F.spatial_deconvolution_nd(x, grid, (24, 24), K3, pad=1),
+    "MaxPooling": lambda x: F.max_pooling_nd(x, 3, 1, 1),
+    "SumPooling": lambda x: F.average_pooling_nd(x, 3, 1, 1, pad_value=None),
+    "LpPooling": lambda x: F.lp_pooling_nd(x, 3, 1, 1),
+    "Unpooling": lambda x: F.unpooling_nd(x, 3, 1, 1),
+    "Deconvolution": lambda x: F.deconvolution_nd(x, K3, pad=1),
 }
 
 
@@ -801,7 +748,8 @@ def test_other_layers_can_work_before_their_halo_comes_and_move_the_same(name):
             np.random.default_rng(comm.rank).standard_normal((2, 3, 8, 8)).astype("f4")
         )
         with Order() as order:
-            y = WORKING[name](x, mnpar.SpatialGrid(comm, (3, 3), hide=hide))
+            grid = mnpar.SpatialGrid(comm, (3, 3), hide=hide)
+            y = on_blocks(WORKING[name], grid, (24, 24))(x)
         forward = comm.traffic.messages, comm.traffic.bytes
         F.sum(y * y).backward()
         return forward, (comm.traffic.messages, comm.traffic.bytes), y.array, x.grad, order.names
@@ -827,7 +775,8 @@ def test_images_without_gradients_get_none_and_no_messages(asking, hide):
         grid = mnpar.SpatialGrid(comm, (3,), hide=hide)
         mine = mnpar.Variable(cut(x, grid.block((12,))).copy(), requires_grad=comm.rank in asking)
         filters = mnpar.Variable(W.copy())
-        y = F.spatial_convolution_nd(mine, grid, (12,), filters, pad=1)
+        layer = on_blocks(lambda x: F.convolution_nd(x, filters, pad=1), grid, (12,))
+        y = layer(mine)
         forward = comm.traffic.messages
         F.sum(y * y).backward()
         return mine.grad, filters.grad, comm.traffic.messages - forward
@@ -850,8 +799,9 @@ def test_windows_that_are_cut_like_the_blocks_need_no_message_and_no_copy():
     def program(comm):
         grid = mnpar.SpatialGrid(comm, (2, 2))
         x = mnpar.Variable(np.ones((1, 2, 4, 4)))
-        F.spatial_max_pooling_nd(x, grid, (8, 8), 2)
-        F.spatial_deconvolution_nd(x, grid, (8, 8), np.ones((2, 3, 2, 2)), stride=2)
+        image = mnpar.divided(x, grid, shape=(1, 2, 8, 8))
+        F.max_pooling_nd(image, 2)
+        F.deconvolution_nd(image, np.ones((2, 3, 2, 2)), stride=2)
         whole = F.halo_exchange(x, grid, (8, 8), 2, 2) is x
         return whole, comm.traffic.messages, F.halo_exchange(x, grid, (8, 8), 3, pad=1).shape
 
@@ -881,11 +831,9 @@ def test_layers_between_processes_too(comm):
     grid = mnpar.SpatialGrid(comm, (comm.size, 1))
     filters = mnpar.Variable(W.copy())
     x = mnpar.Variable(cut(whole, grid.block((20, 5))).copy())
-    y = F.spatial_max_pooling_nd(
-        F.spatial_convolution_nd(x, grid, (20, 5), filters, pad=1), grid, (20, 5), 3, 2, 1
-    )
-    out = grid.block((11, 3))
-    y = F.spatial_average_pooling_nd(y, grid, (11, 3), (2, 1), 1)
+    image = mnpar.divided(x, grid, shape=whole.shape)
+    y = F.max_pooling_nd(F.convolution_nd(image, filters, pad=1), 3, 2, 1)
+    y = F.average_pooling_nd(y, (2, 1), 1).part
     out = grid.block((10, 3))
     F.sum(y * cut(w, out)).backward()
     serial_x = mnpar.Variable(whole.copy())
@@ -902,52 +850,31 @@ def test_layers_between_processes_too(comm):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
+        (lambda x, g: F.convolution_nd(x, np.ones((1, 2, 3, 3))), "channels"),
+        (lambda x, g: F.convolution_nd(x, np.ones((1, 1, 5, 5))), "do not fit"),
+        (lambda x, g: F.convolution_nd(x, np.ones((1, 1, 3, 3)), pad=1, mode="mirror"), "mode"),
+        (lambda x, g: F.deconvolution_nd(x, np.ones((1, 1, 2, 2)), outsize=9), "outsize"),
+        (lambda x, g: F.max_pooling_nd(x, 2, 1, 2), "padding only"),
+        (lambda x, g: F.layer_normalization(x, np.ones(4), np.ones(4)), "last axes"),
         (
-            lambda x, g: F.spatial_convolution_nd(x, g, (4, 4), np.ones((1, 1, 3, 3))),
-            "rank 0 has (1, 1, 2, 3) of an image",
-        ),
-        (
-            lambda x, g: F.spatial_convolution_nd(x, g, (6,), np.ones((1, 1, 3, 3))),
-            "axes of SpatialGrid",
-        ),
-        (lambda x, g: F.spatial_convolution_nd(x, g, (4, 3), np.ones((1, 2, 3, 3))), "channels"),
-        (lambda x, g: F.spatial_convolution_nd(x, g, (4, 3), np.ones((1, 1, 5, 5))), "do not fit"),
-        (
-            lambda x, g: F.spatial_deconvolution_nd(x, g, (4, 3), np.ones((1, 1, 2, 2)), outsize=9),
-            "outsize",
-        ),
-        (lambda x, g: F.spatial_max_pooling_nd(x, g, (4, 3), 2, 1, 2), "padding only"),
-        (lambda x, g: F.spatial_average_pooling_nd(x, g, (4, 3), 2, pad_value=1), "pad_value"),
-        (lambda x, g: F.spatial_lp_pooling_nd(x, g, (4, 3), 2, p=0.5), "less than 1"),
-        (lambda x, g: F.spatial_local_contrast_normalization(x, g, (4, 3), 2), "odd"),
-        (
-            lambda x, g: F.spatial_layer_normalization(x, g, (4, 3), np.ones(3), np.ones(3)),
-            "last axes of the whole",
-        ),
-        (
-            lambda x, g: F.spatial_group_normalization(x, g, (4, 3), 2, np.ones(1), np.ones(1)),
-            "2 groups",
-        ),
-        (lambda x, g: F.spatial_dropout(x, g, (4, 3), 1), "outside [0, 1)"),
-        (lambda x, g: F.spatial_resize_images(x, g, (4, 3), (2, 0)), "sizes from 1"),
-        (lambda x, g: F.spatial_resize_images(x, g, (4, 3), (2,)), "two sizes"),
-        (
-            lambda x, g: F.spatial_deconvolution_nd(x, g, (4, 3), np.ones((1, 1, 2, 2)), pad=-1),
-            "a pad is a number from 0 on",
-        ),
-        (
-            lambda x, g: F.halo_exchange(x, g, (4, 3), 2, pad=[(1, 1, 5), (0, 0)]),
+            lambda x, g: F.halo_exchange(x.part, g, (4, 3), 2, pad=[(1, 1, 5), (0, 0)]),
             "a pair (before, after)",
         ),
-        (lambda x, g: F.spatial_linear(x, g, (4, 3), np.ones((2, 12))), "6 columns"),
-        (lambda x, g: F.spatial_upsampling_2d(x, g, (4, 3), np.ones((1, 1, 4, 3)), 2), "indexes"),
+        (
+            lambda x, g: F.convolution_nd(x, np.ones((1, 1, 3, 3)), pad=[(1, 1, 5), (0, 0)]),
+            "a pair (before, after)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_said(call, words):
+    """As in one process, where all other arguments are tested: the whole shape is checked."""
+
+    def program(comm):
+        grid = mnpar.SpatialGrid(comm, (2, 1))
+        call(mnpar.divided(np.ones((1, 1, 2, 3)), grid, shape=(1, 1, 4, 3)), grid)
+
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        mnpar.run(
-            lambda comm: call(np.ones((1, 1, 2, 3)), mnpar.SpatialGrid(comm, (2, 1))), ranks=2
-        )
+        mnpar.run(program, ranks=2)
     assert words in str(caught.value)
 
 
@@ -955,13 +882,7 @@ def test_what_does_not_fit_is_said(call, words):
     "call",
     [
         lambda x, comm: mnpar.SpatialGrid(comm, (2.5, 1)),
-        lambda x, comm: F.spatial_average_pooling_nd(
-            x, mnpar.SpatialGrid(comm, (2, 1)), (4.5, 3), 1
-        ),
         lambda x, comm: F.halo_exchange(x, mnpar.SpatialGrid(comm, (2, 1)), (4.5, 3), 1),
-        lambda x, comm: F.spatial_resize_images(
-            x, mnpar.SpatialGrid(comm, (2, 1)), (4, 3), (2.5, 2)
-        ),
     ],
 )
 def test_fractions_are_no_lengths(call):

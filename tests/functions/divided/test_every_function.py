@@ -3,7 +3,6 @@ gradients, or a LayoutError; never anything else.
 """
 
 import functools
-import inspect
 import re
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
+import mnpar.links as L
 from mnpar.errors import LayoutError
 from tests.functions.cases import CASES
 
@@ -146,16 +146,10 @@ def test_the_page_names_the_functions_that_have_no_rule():
     assert [name for name in named if not hasattr(F, name)] == []
 
 
-def test_the_page_names_the_namesakes_that_have_more_than_ordinary_functions():
+def test_the_page_names_each_twin_of_an_ordinary_function_or_link():
     page = (Path(__file__).parents[3] / "docs" / "spatial.md").read_text(encoding="utf-8")
-    table = page[page.index("| namesake | more |") :].partition("\n\n")[0]
-    named = set(re.findall(r"F\.(spatial_\w+)", table))
-    # what no argument tells: weights that are cut, pads that differ before and after an image
-    more = {"spatial_linear", *[f"spatial_{kind}_pooling_nd" for kind in ("max", "average", "lp")]}
-    for name in F.__all__:
-        ordinary = getattr(F, name.removeprefix("spatial_"), None)
-        if name.startswith("spatial_") and ordinary is not None:
-            known = {"grid", "shape", *inspect.signature(ordinary).parameters}
-            if {*inspect.signature(getattr(F, name)).parameters} - known:
-                more.add(name)
-    assert named == more
+    table = page[page.index("| link | the ordinary one | on each rank |") :].partition("\n\n")[0]
+    named = [row.partition("|")[0] for row in table.split("\n| ")]
+    twins = [n for n in L.__all__ if n[:7] == "Spatial" and hasattr(L, n[7:])]
+    assert sorted(re.findall(r"L\.(\w+)\(", "".join(named))) == sorted(twins)
+    assert not [n for n in F.__all__ if n[:8] == "spatial_" and hasattr(F, n[8:])]

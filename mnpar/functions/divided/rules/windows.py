@@ -13,7 +13,11 @@ from typing import Any
 import numpy as np
 
 from mnpar.functions.array.resize_images import Band, Interpolation, Resize
-from mnpar.functions.connection.convolution import Convolution, Deconvolution
+from mnpar.functions.connection.convolution import (
+    Convolution,
+    Deconvolution,
+    PaddedConvolution,
+)
 from mnpar.functions.connection.local_convolution import LocalConvolution, LocalDeconvolution
 from mnpar.functions.divided.blocks import windowed
 from mnpar.functions.divided.layout import DividedVariable, GridLayout
@@ -100,16 +104,20 @@ def _each_sample(
     return images_of(x, y, channels, shape)
 
 
-@layout_rule(Convolution)
+@layout_rule(Convolution, PaddedConvolution)
 def convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
-    """Convolve with the halo that windows see; parameters are whole."""
-    params, windows = (W,) if b is None else (W, b), node.windows
+    """Convolve with the halo that windows see, beyond the edges of the image too; parameters are
+    whole.
+    """
+    params, out = (W,) if b is None else (W, b), node.windows.out
     layout = only_first(node, x, *params)
     if not is_spatial(x):
-        return _each_sample(node, x, params, W.shape[0], windows.out)
+        return _each_sample(node, x, params, W.shape[0], out)
+    padded = isinstance(node, PaddedConvolution)
+    window, mode = (node.window, node.modes) if padded else (window_of(node.windows), "constant")
     block, (W, b) = block_of(node, x), layout.shared_all(W, b)
-    y = convolved(block, window_of(windows), W, b, node.groups)
-    return images_of(x, y, W.shape[0], windows.out)
+    y = convolved(block, window, W, b, node.groups, mode)
+    return images_of(x, y, W.shape[0], out)
 
 
 @layout_rule(Deconvolution)
