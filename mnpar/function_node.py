@@ -241,7 +241,10 @@ class FunctionNode(Hookable):
             self.inputs = tuple(places)
             self.outputs = references
             if self._kept_input_indexes:
-                self._kept_inputs = tuple(map(arrays.__getitem__, self._kept_input_indexes))
+                kept = []
+                for i in self._kept_input_indexes:
+                    kept.append(arrays[i])
+                self._kept_inputs = tuple(kept)
             if self._kept_output_indexes:
                 computed = _arrays_of(outputs)
                 self._kept_outputs = tuple(map(computed.__getitem__, self._kept_output_indexes))

@@ -83,12 +83,15 @@ class VariableNode:
         creator: Function | None = None,
         index: int = 0,
     ) -> None:
-        self.shape: tuple[int, ...] = ()
-        self.dtype: Any = None
-        if array is not None:
+        self.shape: tuple[int, ...]
+        self.dtype: Any
+        if array is None:
+            self.shape, self.dtype = (), None
+        else:
             self.shape = array.shape
             self.dtype = dtype = array.dtype
-            requires_grad = requires_grad and dtype.kind not in self.WITHOUT_GRADIENT
+            if requires_grad and dtype.kind != "f":  # (nearly all are)
+                requires_grad = dtype.kind not in self.WITHOUT_GRADIENT
         self.requires_grad = requires_grad
         self.creator = creator
         # which output of its creator it is; of a leaf, when it was made (0: nobody knows; negative:

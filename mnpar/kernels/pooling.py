@@ -304,26 +304,43 @@ def _spread_sums(
     N, H, W, C = x.shape
     OH, OW = y.shape[1:3]
     zero = fill(x.dtype.type(0))
-    for p in range(N * H * W):
-        n, h, w = p // (W * H), p // W % H + ph, p % W + pw
-        first, end = max(0, (h - kh + sh) // sh), min(OH, h // sh + 1)
-        begin, stop = max(0, (w - kw + sw) // sw), min(OW, w // sw + 1)
-        is_only = end == first + 1 and stop == begin + 1
-        o = ((n * OH + first) * OW + begin) * C
-        share = scale[first * OW + begin] if is_only else 0.0
-        for k in range((C + LANES - 1) // LANES):
-            c = min(k * LANES, C - LANES)
-            if is_only:
-                store(x, p * C + c, share * load(y, o + c))
-                continue
-            total = zero
-            for i in range(first, end):
-                row = zero
-                for j in range(begin, stop):
-                    given = load(y, ((n * OH + i) * OW + j) * C + c)
-                    row = row + scale[i * OW + j] * given
-                total = total + row
-            store(x, p * C + c, total)
+    many = (C + LANES - 1) // LANES
+    for n in range(N):
+        first = end = 0
+        for h in range(H):
+            first, end = _next_windows(first, end, h + ph, kh, sh, OH)
+            begin = stop = 0
+            for w in range(W):
+                begin, stop = _next_windows(begin, stop, w + pw, kw, sw, OW)
+                is_only = end == first + 1 and stop == begin + 1
+                p = ((n * H + h) * W + w) * C
+                o = ((n * OH + first) * OW + begin) * C
+                share = scale[first * OW + begin] if is_only else 0.0
+                for k in range(many):
+                    c = min(k * LANES, C - LANES)
+                    if is_only:
+                        store(x, p + c, share * load(y, o + c))
+                        continue
+                    total = zero
+                    for i in range(first, end):
+                        row = zero
+                        for j in range(begin, stop):
+                            given = load(y, ((n * OH + i) * OW + j) * C + c)
+                            row = row + scale[i * OW + j] * given
+                        total = total + row
+                    store(x, p + c, total)
+
+
+@formula
+def _next_windows(first: Any, end: Any, place: Any, k: Any, stride: Any, out: Any) -> Any:
+    """The windows along an axis that see a place, from those that see the place before it:
+    divisions would take longer than the sums.
+    """
+    while first * stride + k <= place:
+        first += 1
+    while end < out and end * stride <= place:
+        end += 1
+    return first, end
 
 
 def maximum(x: Array, windows: Windows) -> Array | None:
