@@ -102,4 +102,4 @@ def transpose(y: Array, W: Array, windows: Windows, x: Array) -> None:
     for part in advance_between(parts):
         cells = room[: part.stop - part.start]
         np.matmul(rows[part], filters, out=cells)
-        _unpack(x, x.reshape(-1), *numbers, part.start, cells)
+        _unpack(x, x, *numbers, part.start, cells)

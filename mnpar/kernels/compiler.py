@@ -27,8 +27,9 @@ from mnpar.backend import Array
 from mnpar.kernels import machine_code, translation, tuning
 
 # Annotations of a loop's arguments: contiguous arrays of the loop's dtype by their number of axes,
-# a number of that dtype; and vectors of float64 and of int64, whatever that dtype is. ``float`` is
-# float64, ``int`` int64; Reals are as many numbers of the loop's dtype as a loop says.
+# a number of that dtype; and vectors of float64 and of int64, whatever that dtype is. A vector may
+# be given as an array of any number of axes. ``float`` is float64, ``int`` int64; Reals are as many
+# numbers of the loop's dtype as a loop says.
 Vector: TypeAlias = Annotated[Array, "Vector"]
 Matrix: TypeAlias = Annotated[Array, "Matrix"]
 Cube: TypeAlias = Annotated[Array, "Cube"]
@@ -66,10 +67,13 @@ _LEAST = {"": None, "numpy": sys.maxsize, "numba": 0}
 
 
 @functools.cache
-def least() -> int:
-    """Return how many elements an array has at least for which a loop is compiled."""
+def least(constant: str = "COMPILED_LEAST") -> int:
+    """Return how many elements an array has at least for which a loop is compiled, by the name of
+    the constant of tuning.py that says so.
+    """
     always = _LEAST[mode()]
-    return tuning.COMPILED_LEAST if always is None else always
+    found: int = getattr(tuning, constant) if always is None else always
+    return found
 
 
 def numba() -> Any:

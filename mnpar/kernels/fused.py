@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from types import FunctionType
 from typing import Annotated, Any, Generic, TypeAlias, TypeVar, get_args, get_type_hints, overload
@@ -130,7 +129,7 @@ class Fused(Generic[Results]):
         each: how many results are arrays.
         sums: how many results are added up.
         least: the constant of tuning.py that says how many elements an array has at least that is
-            not left to the twin; by default ``COMPILED_LEAST``.
+            not left to the twin.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class Fused(Generic[Results]):
         twin: Callable[..., Any],
         each: int = 1,
         sums: int = 0,
-        least: str = "",
+        least: str = "COMPILED_LEAST",
     ) -> None:
         self.twin, self.each, self.sums, self.least = twin, each, sums, least
         hints = get_type_hints(compute, include_extras=True)
@@ -149,6 +148,10 @@ class Fused(Generic[Results]):
         ]
         self.name = f"{compute.__module__.rpartition('.')[2]}.{compute.__name__}"
         self.formula = Formula(compute)  # type: ignore[arg-type]
+        self._of_kind = {
+            kind: [k for k, other in enumerate(self.kinds) if other == kind]
+            for kind in ("Each", "PerChannel", "Real")
+        }
         self.elementwise = not sums and "PerChannel" not in self.kinds
         if self.elementwise:
             self.loop = self._loop(_ELEMENTS)
@@ -170,7 +173,7 @@ class Fused(Generic[Results]):
             return sums of another dtype.
         """
         x = args[0]
-        if x.size >= self._least():  # small arrays go straight to the twin
+        if x.size >= compiler.least(self.least):  # small arrays go straight to the twin
             found: Results | None = self._by_loops(args)
             if found is not None:
                 return found
@@ -182,23 +185,16 @@ class Fused(Generic[Results]):
         """Return whether the loop runs if the first array is x: its axes may lie in any order in
         memory, but without gaps.
         """
-        return x.size >= self._least() and (suits_at_any_size(x) or _order(x) is not None)
-
-    def _least(self) -> int:
-        """Return how many elements an array has at least."""
-        least = compiler.least()
-        # not where all arrays, or none, are for loops
-        if not self.least or least in (0, sys.maxsize):
-            return least
-        found: int = getattr(tuning, self.least)
-        return found
+        least = compiler.least(self.least)
+        return x.size >= least and (suits_at_any_size(x) or _order(x) is not None)
 
     def _by_loops(self, args: tuple[Any, ...]) -> Any:
         """The results; None where loops do not take the arrays."""
-        xs = [x for x, kind in zip(args, self.kinds, strict=True) if kind == "Each"]
+        xs = [args[k] for k in self._of_kind["Each"]]
         shape = xs[0].shape
-        if not all([x.shape == shape for x in xs]):
-            return None
+        for x in xs:
+            if x.shape != shape:
+                return None
         order = None
         if not suits_at_any_size(*xs):
             order = next((order for x in xs if (order := _order(x)) is not None), None)
@@ -208,11 +204,11 @@ class Fused(Generic[Results]):
             if not suits_at_any_size(*xs):
                 return None
         ys = [np.empty_like(xs[0]) for _ in range(self.each)]
-        numbers = [x for x, kind in zip(args, self.kinds, strict=True) if kind == "Real"]
+        numbers = [args[k] for k in self._of_kind["Real"]]
         if self.elementwise:
-            self.loop(*[x.reshape(-1) for x in xs], *numbers, *[y.reshape(-1) for y in ys])
+            self.loop(*xs, *numbers, *ys)
         else:
-            channels = [x for x, kind in zip(args, self.kinds, strict=True) if kind == "PerChannel"]
+            channels = [args[k] for k in self._of_kind["PerChannel"]]
             sums = self._sum(xs, channels, numbers, ys, order)
             if sums is None:
                 return None
@@ -280,14 +276,14 @@ def _channel_view(shape: tuple[int, ...], channels: tuple[int, ...]) -> ChannelV
 
 @overload
 def fused(
-    twin: Callable[..., Any], *, least: str = ""
+    twin: Callable[..., Any], *, least: str = "COMPILED_LEAST"
 ) -> Callable[[Callable[..., Any]], Fused[Array]]: ...
 @overload
 def fused(
-    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: str = ""
+    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: str = "COMPILED_LEAST"
 ) -> Callable[[Callable[..., Any]], Fused[tuple[Array, ...]]]: ...
 def fused(
-    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: str = ""
+    twin: Callable[..., Any], each: int = 1, sums: int = 0, least: str = "COMPILED_LEAST"
 ) -> Callable[[Callable[..., Any]], Fused[Any]]:
     """Make a function of arrays from a formula for one number.
 

@@ -131,9 +131,7 @@ def normalize_rows(x: Array, gamma: Array, beta: Array, eps: float) -> tuple[Arr
     y = np.empty(x.shape, x.dtype)
     rows = math.prod(x.shape[: x.ndim - gamma.ndim]), gamma.size
     statistics = np.empty((3, rows[0], 1), x.dtype)
-    both = gamma.reshape(-1), beta.reshape(-1)
-    each = statistics.reshape(3, -1)
-    _normalize_rows(x.reshape(rows), *both, eps, y.reshape(rows), *each)
+    _normalize_rows(x.reshape(rows), gamma, beta, eps, y.reshape(rows), *statistics)
     return y, statistics
 
 
@@ -146,8 +144,7 @@ def normalize_rows_gradient(
     if not suits(x, gamma, gy, gx, *statistics):
         return None
     sums = np.zeros((2, gamma.size))
-    each = [z.reshape(-1) for z in statistics]
-    _normalize_rows_gradient(x, gamma.reshape(-1), gy, *each, gx, *sums)
+    _normalize_rows_gradient(x, gamma, gy, *statistics, gx, *sums)
     return sums
 
 
@@ -252,9 +249,8 @@ def normalize_groups(
     if B < tuning.CHANNEL_RUN or not suits(x, y, gamma, beta, *statistics):
         return False
     rows = (N * G, K, B)
-    flat = [z.reshape(-1) for z in statistics]
     groups = x.reshape(N * G, K * B)
-    _normalize_groups(x.reshape(rows), groups, gamma, beta, eps, y.reshape(rows), *flat)
+    _normalize_groups(x.reshape(rows), groups, gamma, beta, eps, y.reshape(rows), *statistics)
     return True
 
 
@@ -275,11 +271,10 @@ def normalize_groups_gradient(
     if B < tuning.CHANNEL_RUN or not suits(x, gamma, gy, gx, *statistics):
         return None
     rows = (N * G, K, B)
-    flat = [z.reshape(-1) for z in statistics]
     ggamma = np.zeros(G * K)
     gbeta = np.zeros(G * K)
     _normalize_groups_gradient(
-        x.reshape(rows), gamma, gy.reshape(rows), *flat, gx.reshape(rows), ggamma, gbeta
+        x.reshape(rows), gamma, gy.reshape(rows), *statistics, gx.reshape(rows), ggamma, gbeta
     )
     return ggamma, gbeta
 

@@ -389,7 +389,7 @@ def _scaled(loop: Loop, x: Array, windows: Windows, scale: Array | float, size: 
     y = empty_images((len(x), x.shape[3], *size), x.dtype)
     scales = np.empty(windows.out, x.dtype)
     scales[...] = scale
-    loop(x, *windows.numbers, scales.reshape(-1), as_pixels(y))
+    loop(x, *windows.numbers, scales, as_pixels(y))
     return y
 
 

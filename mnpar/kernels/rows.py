@@ -73,9 +73,9 @@ def reduce_rows(name: str, x: Array, axis: Axis) -> Array:
         y = np.empty((*x.shape[:-1], 1), x.dtype)
         rows = x.reshape(-1, x.shape[-1])
         if name == "prod":
-            _product(rows, y.reshape(-1))
+            _product(rows, y)
         else:
-            _largest(rows, y.reshape(-1), 1.0 if name == "max" else -1.0)
+            _largest(rows, y, 1.0 if name == "max" else -1.0)
         return y
     found: Array = getattr(x, name)(axis=axis, keepdims=True)
     return found
@@ -130,8 +130,7 @@ def product_gradient(x: Array, axes: tuple[int, ...], g: Array) -> Array:
         gx = np.empty_like(x)
         rows = x.reshape(g.size, -1)
         least = float(np.finfo(x.dtype).smallest_subnormal) / 2
-        given = np.array(g).reshape(-1)
-        _product_gradient(rows, given, np.empty(4 * rows.shape[1]), least, gx.reshape(rows.shape))
+        _product_gradient(rows, np.array(g), np.empty(4 * rows.shape[1]), least, gx.reshape(rows.shape))
         return gx
     xp = backend.get_array_module(x)
     moved = xp.moveaxis(x, axes, last)

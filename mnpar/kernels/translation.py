@@ -2,7 +2,8 @@
 
 The function that is kept is called by Python itself, as its builtin functions are: a call takes a
 tenth of what ctypes takes. It checks that each array is one, of the dtype and the number of axes
-that the loop wants, contiguous, aligned and writable, and passes the loop what it reads there,
+that the loop wants, contiguous, aligned and writable, and passes the loop what it reads there (a
+vector of an array of any number of axes),
 without Python's lock. So it needs nothing from numba when it runs, and a few functions from Python
 (``CALLED``); loops and formulas allocate no memory and raise no errors.
 """
@@ -165,7 +166,8 @@ def _tests(builder: Any, array: Any, ndarray: Any, kind: Any) -> Iterator[Any]:
 
     of_array = _field(builder, array, HEAD - 8, letter.as_pointer())
     yield builder.icmp_unsigned("==", of_array, ndarray)
-    yield equals(_field(builder, array, HEAD + AXES, small), kind.ndim)
+    if kind.ndim > 1:
+        yield equals(_field(builder, array, HEAD + AXES, small), kind.ndim)
     flags = _field(builder, array, HEAD + FLAGS, small)
     yield equals(builder.and_(flags, ir.Constant(small, _CARRAY)), _CARRAY)
     dtype = _field(builder, array, HEAD + DTYPE, letter.as_pointer())
@@ -176,24 +178,38 @@ def _tests(builder: Any, array: Any, ndarray: Any, kind: Any) -> Iterator[Any]:
 
 
 def _read(numba: Any, context: Any, builder: Any, array: Any, kind: Any) -> Any:
-    """numba's array, of what an array's object says."""
+    """numba's array, of what an array's object says: as a vector, whatever its axes are, if that is
+    what the loop takes.
+    """
     from llvmlite import ir
 
-    number = ir.IntType(64)
+    number, cgutils = ir.IntType(64), numba.core.cgutils
 
-    def numbers(offset: int) -> list[Any]:
-        first = _field(builder, array, HEAD + offset, number.as_pointer())
+    def numbers(offset: int) -> Any:
+        return _field(builder, array, HEAD + offset, number.as_pointer())
+
+    def length(k: Any) -> Any:
+        return builder.load(builder.gep(numbers(SHAPE), [k]))
+
+    itemsize = ir.Constant(number, kind.dtype.bitwidth // 8)
+    if kind.ndim == 1:
+        axes = builder.sext(_field(builder, array, HEAD + AXES, ir.IntType(32)), number)
+        size = cgutils.alloca_once_value(builder, ir.Constant(number, 1))
+        with cgutils.for_range(builder, axes) as loop:
+            builder.store(builder.mul(builder.load(size), length(loop.index)), size)
+        shape, strides = [builder.load(size)], [itemsize]
+    else:
         places = [ir.Constant(number, k) for k in range(kind.ndim)]
-        return [builder.load(builder.gep(first, [k])) for k in places]
-
+        shape = [length(k) for k in places]
+        strides = [builder.load(builder.gep(numbers(STRIDES), [k])) for k in places]
     element = context.get_data_type(kind.dtype)
     made = context.make_array(kind)(context, builder)
     numba.np.arrayobj.populate_array(
         made,
         data=_field(builder, array, HEAD + DATA, element.as_pointer()),
-        shape=numbers(SHAPE),
-        strides=numbers(STRIDES),
-        itemsize=ir.Constant(number, kind.dtype.bitwidth // 8),
+        shape=shape,
+        strides=strides,
+        itemsize=itemsize,
         meminfo=None,
     )
     return made._getvalue()

@@ -75,7 +75,7 @@ class Update:
         arrays = args[: self.arrays]
         numbers = args[self.arrays :]
         if suits(*arrays):
-            self.loop(*[x.reshape(-1) for x in arrays], *numbers)
+            self.loop(*arrays, *numbers)
             return
         xp = backend.get_array_module(arrays[0])
         for parts in blocks(*arrays):

@@ -104,7 +104,7 @@ def computed(monkeypatch):
 
     def compute(by_loops, function, *args):
         with monkeypatch.context() as patch, np.errstate(all="ignore"):
-            patch.setattr(compiler, "least", lambda: 0 if by_loops else sys.maxsize)
+            patch.setattr(compiler, "least", lambda *_: 0 if by_loops else sys.maxsize)
             return function(*args)
 
     return compute

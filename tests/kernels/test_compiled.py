@@ -127,7 +127,7 @@ def by_twin(monkeypatch):
 
 def _computed(monkeypatch, least, function, *xs):
     with monkeypatch.context() as patch, np.errstate(all="ignore"):
-        patch.setattr(compiler, "least", lambda: least)
+        patch.setattr(compiler, "least", lambda *_: least)
         return function(*xs)
 
 
@@ -478,7 +478,7 @@ def test_exponentials_and_logarithms_are_right_to_the_last_digits_everywhere(nam
 def test_loops_warn_of_infinite_numbers_and_nan_as_numpy_does(
     function, value, said, dtype, monkeypatch
 ):
-    monkeypatch.setattr(compiler, "least", lambda: 0)
+    monkeypatch.setattr(compiler, "least", lambda *_: 0)
     x = np.ones(300, dtype)
     function(x)  # in silence
     x[7] = value
