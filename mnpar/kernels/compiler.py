@@ -149,11 +149,15 @@ def suits(x: Array, *others: Array) -> bool:
 
 def suits_at_any_size(x: Array, *others: Array) -> bool:
     """Return whether compiled loops take these arrays, but for their sizes."""
-    # carray: contiguous, aligned and writable
-    if not has_dtype_of_loops(x, *others) or not x.flags.carray:
+    # (has_dtype_of_loops, written out here: a call takes as long as all questions of an array)
+    dtype = x.dtype
+    if dtype not in _NATIVE or type(x) is not np.ndarray or not is_usable():
         return False
-    for array in others:  # noqa: SIM110
-        if not array.flags.carray:
+    # carray: contiguous, aligned and writable
+    if not x.flags.carray:
+        return False
+    for array in others:
+        if type(array) is not np.ndarray or array.dtype != dtype or not array.flags.carray:
             return False
     return True
 

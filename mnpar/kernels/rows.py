@@ -130,7 +130,8 @@ def product_gradient(x: Array, axes: tuple[int, ...], g: Array) -> Array:
         gx = np.empty_like(x)
         rows = x.reshape(g.size, -1)
         least = float(np.finfo(x.dtype).smallest_subnormal) / 2
-        _product_gradient(rows, np.array(g), np.empty(4 * rows.shape[1]), least, gx.reshape(rows.shape))
+        before = np.empty(4 * rows.shape[1])
+        _product_gradient(rows, np.array(g), before, least, gx.reshape(rows.shape))
         return gx
     xp = backend.get_array_module(x)
     moved = xp.moveaxis(x, axes, last)

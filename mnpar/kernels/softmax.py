@@ -56,6 +56,46 @@ def _softmax(x: Matrix, y: Matrix) -> None:
             y[n, c] *= share
 
 
+# numbers of a row: of fewer, the exponentials of several rows are taken as those of one vector,
+# which fills registers; of so many rows that they stay in the nearest cache
+_SHORT = 256
+_SOME = 512
+
+
+@compiled
+def _softmax_of_short(x: Matrix, y: Matrix, flat: Vector) -> None:
+    """The same; ``flat`` is y, as a vector."""
+    N, C = x.shape
+    some = _SOME // C
+    for start in range(0, N, some):
+        end = min(start + some, N)
+        for n in range(start, end):
+            most = _largest(x, n)
+            for c in range(C):
+                y[n, c] = x[n, c] - most
+        _exponentiate(flat[start * C : end * C])
+        for n in range(start, end):
+            total = 0.0
+            for c in range(C):
+                total += y[n, c]
+            share = 1.0 / total
+            for c in range(C):
+                y[n, c] *= share
+
+
+@formula
+def _exponentiate(x: Any) -> Any:
+    for i in range(x.size):
+        x[i] = exp(x[i])
+
+
+@formula
+def _take_exponentials(x: Any, e: Any) -> Any:
+    """The same into other memory: were it x's own, numbers would be computed one by one."""
+    for i in range(x.size):
+        e[i] = exp(x[i])
+
+
 @formula
 def _largest(x: Any, n: Any) -> Any:
     """The largest number of a row; a NaN may be passed over: what is made of it is NaN anyway."""
@@ -72,7 +112,10 @@ def softmax(x: Array, axis: int) -> Array:
         return np.moveaxis(softmax(np.moveaxis(x, axis, -1), -1), -1, axis)
     if suits(x) and (rows := as_rows(x, axis)) is not None:
         y = np.empty_like(x)
-        _softmax(rows, y.reshape(rows.shape))
+        if rows.shape[1] < _SHORT:
+            _softmax_of_short(rows, y.reshape(rows.shape), y)
+        else:
+            _softmax(rows, y.reshape(rows.shape))
         return y
     xp = backend.get_array_module(x)
     if not x.size:
@@ -138,13 +181,38 @@ def _log_softmax(x: Matrix, y: Matrix) -> None:
             y[n, c] -= log
 
 
+@compiled
+def _log_softmax_of_short(x: Matrix, y: Matrix, flat: Vector, room: Vector) -> None:
+    """The same; ``flat`` is y, as a vector."""
+    N, C = x.shape
+    some = _SOME // C
+    for start in range(0, N, some):
+        end = min(start + some, N)
+        for n in range(start, end):
+            most = _largest(x, n)
+            for c in range(C):
+                y[n, c] = x[n, c] - most
+        _take_exponentials(flat[start * C : end * C], room)
+        for n in range(start, end):
+            total = 0.0
+            row = room[(n - start) * C : (n + 1 - start) * C]
+            for c in range(C):
+                total += row[c]
+            log = math.log(total)
+            for c in range(C):
+                y[n, c] -= log
+
+
 def log_softmax(x: Array, axis: int) -> Array:
     """Return x - log Σ eˣ along an axis."""
     if last_in_memory(x, axis):
         return np.moveaxis(log_softmax(np.moveaxis(x, axis, -1), -1), -1, axis)
     if suits(x) and (rows := as_rows(x, axis)) is not None:
         y = np.empty_like(x)
-        _log_softmax(rows, y.reshape(rows.shape))
+        if rows.shape[1] < _SHORT:
+            _log_softmax_of_short(rows, y.reshape(rows.shape), y, np.empty(_SOME, x.dtype))
+        else:
+            _log_softmax(rows, y.reshape(rows.shape))
         return y
     if not x.size:
         return as_floating(x).copy()
@@ -193,6 +261,28 @@ def _exponentials(x: Matrix, labels: Integers, e: Matrix, total: Vector, score: 
         score[m] = x[m, labels[m]] - most
 
 
+@compiled
+def _exponentials_of_short(
+    x: Matrix, labels: Integers, e: Matrix, flat: Vector, total: Vector, score: Vector
+) -> None:
+    """The same; ``flat`` is e, as a vector."""
+    M, C = x.shape
+    some = _SOME // C
+    for start in range(0, M, some):
+        end = min(start + some, M)
+        for m in range(start, end):
+            most = _largest(x, m)
+            score[m] = x[m, labels[m]] - most
+            for c in range(C):
+                e[m, c] = x[m, c] - most
+        _exponentiate(flat[start * C : end * C])
+        for m in range(start, end):
+            s = 0.0
+            for c in range(C):
+                s += e[m, c]
+            total[m] = s
+
+
 def exponentials(rows: Array, labels: Array) -> tuple[Array, Array, Array | None]:
     """Return exp(x - s) (M, C) of scores x, its sums (M,), and x - s at the labels (M,).
 
@@ -203,7 +293,11 @@ def exponentials(rows: Array, labels: Array) -> tuple[Array, Array, Array | None
         e = np.empty_like(rows)
         total = np.empty(len(rows), rows.dtype)
         score: Any = np.empty_like(total)
-        _exponentials(rows, labels.astype(np.int64, copy=False), e, total, score)
+        wanted = labels.astype(np.int64, copy=False)
+        if rows.shape[1] < _SHORT:
+            _exponentials_of_short(rows, wanted, e, e, total, score)
+        else:
+            _exponentials(rows, wanted, e, total, score)
         return e, total, score
     xp = backend.get_array_module(rows)
     places = xp.arange(labels.size), labels

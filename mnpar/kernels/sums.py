@@ -54,16 +54,19 @@ def sum_array(x: Array, axis: int | tuple[int, ...] | None, keepdims: bool = Fal
         return total.astype(x.dtype)
     if x.size < max(tuning.SUM_LEAST, 1) or x.dtype.char not in "fd":
         return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
-    if not x.flags.c_contiguous:
-        pixels = x.transpose(0, *range(2, x.ndim), 1) if x.ndim > 2 else x
-        if axis == (0, *range(2, x.ndim)) and pixels.flags.c_contiguous and not keepdims:
-            return column_sums(pixels.reshape(-1, x.shape[1]))  # channels come last in memory
-        return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
     given: Any = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = [a % x.ndim for a in given if type(a) is int and -x.ndim <= a < x.ndim]
     if not axes or len(set(axes)) < len(given):
         # a copy, or numpy's error
         return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+    if not x.flags.c_contiguous:
+        order = backend.memory_order(x)
+        inner = x.transpose(order)
+        if not inner.flags.c_contiguous:
+            return x.sum(axis=axis, keepdims=keepdims)  # type: ignore[no-any-return]
+        sums = sum_array(inner, tuple([order.index(a) for a in axes]), keepdims=True)
+        y = sums.transpose([order.index(a) for a in range(x.ndim)])
+        return y if keepdims else y.squeeze(tuple(axes))
     # all axes before the one, and from the other on, are summed over
     first = 0
     last = x.ndim

@@ -111,7 +111,7 @@ def is_rowwise(name):
     return any(word in name for word in ("softmax", "entropy", "of rows", "rows that", "running"))
 
 
-SHAPES = [(3, 7), (1, 1), (33, 129), (2, 1000)]
+SHAPES = [(3, 7), (1, 1), (33, 129), (2, 1000), (530, 3)]
 
 
 @pytest.fixture

@@ -51,7 +51,8 @@ def trained(monkeypatch):
         for g, loops in zip(gradients, by_loops, strict=True):
             link.p.grad = g.copy()
             with monkeypatch.context() as patch, np.errstate(all="ignore"):
-                patch.setattr(compiler, "least", lambda *_, least=0 if loops else sys.maxsize: least)
+                least = 0 if loops else sys.maxsize
+                patch.setattr(compiler, "least", lambda *_, least=least: least)
                 optimizer.update()
         return {"p": link.p.array, **link.p.update_rule.state}
 
