@@ -71,6 +71,24 @@ def as_pixels(x: Array) -> Array:
 
 
 _SIDE = 16  # of the squares that are exchanged at a time: their rows fill cache lines
+_NARROW = 64  # rows, or columns: of fewer whole ones are copied, one after the other,
+_NARROW_BLOCK = 2**14  # of so many numbers, which stay in the cache meanwhile
+
+
+@formula
+def _exchange_rows(x: Any, y: Any) -> Any:
+    """y ← xᵀ, row by row of x."""
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            y[j, i] = x[i, j]
+
+
+@formula
+def _exchange_columns(x: Any, y: Any) -> Any:
+    """y ← xᵀ, column by column of x."""
+    for j in range(x.shape[1]):
+        for i in range(x.shape[0]):
+            y[j, i] = x[i, j]
 
 
 @compiled
@@ -78,13 +96,17 @@ def _exchange(x: Cube, y: Cube) -> None:
     """y[a, b, c] ← x[a, c, b]."""
     A, C, B = x.shape
     for a in range(A):
-        for b in range(0, B, _SIDE):
-            for c in range(0, C, _SIDE):
-                _exchange_square(x[a], y[a], b, c, min(b + _SIDE, B), min(c + _SIDE, C))
-
-
-@formula
-def _exchange_square(x: Any, y: Any, b: Any, c: Any, b_end: Any, c_end: Any) -> Any:
-    for i in range(b, b_end):
-        for j in range(c, c_end):
-            y[i, j] = x[j, i]
+        if C < _NARROW:
+            some = _NARROW_BLOCK // max(1, C)
+            for b in range(0, B, some):
+                _exchange_rows(x[a, :, b : b + some], y[a, b : b + some])
+        elif B < _NARROW:
+            some = _NARROW_BLOCK // max(1, B)
+            for c in range(0, C, some):
+                _exchange_columns(x[a, c : c + some], y[a, :, c : c + some])
+        else:
+            for b in range(0, B, _SIDE):
+                for c in range(0, C, _SIDE):
+                    _exchange_rows(
+                        x[a, c : c + _SIDE, b : b + _SIDE], y[a, b : b + _SIDE, c : c + _SIDE]
+                    )
