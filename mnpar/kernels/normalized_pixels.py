@@ -22,43 +22,122 @@ from mnpar.kernels.compiler import (
     formula,
     has_loops,
 )
+from mnpar.kernels.lanes import LANES, fill, load, store
 
 RUN = 128
+
+
+# Where rows are long enough, the sums of four registers of channels are held in registers while a
+# loop goes over rows; of the registers of a row the last may overlap the one before.
+
+
+@formula
+def _four(k: Any, C: Any) -> Any:
+    """The first channels of the registers from channel k on."""
+    last = C - LANES
+    return min(k, last), min(k + LANES, last), min(k + 2 * LANES, last), min(k + 3 * LANES, last)
+
+
+@formula
+def _load_four(x: Any, i: Any, c: Any) -> Any:
+    return load(x, i + c[0]), load(x, i + c[1]), load(x, i + c[2]), load(x, i + c[3])
+
+
+@formula
+def _store_four(x: Any, c: Any, v: Any) -> Any:
+    store(x, c[0], v[0])
+    store(x, c[1], v[1])
+    store(x, c[2], v[2])
+    store(x, c[3], v[3])
+
+
+@formula
+def _plus(u: Any, v: Any) -> Any:
+    return u[0] + v[0], u[1] + v[1], u[2] + v[2], u[3] + v[3]
+
+
+@formula
+def _minus(u: Any, v: Any) -> Any:
+    return u[0] - v[0], u[1] - v[1], u[2] - v[2], u[3] - v[3]
+
+
+@formula
+def _times(u: Any, v: Any) -> Any:
+    return u[0] * v[0], u[1] * v[1], u[2] * v[2], u[3] * v[3]
 
 
 @formula
 def _sums(x: Any, shift: Any, begin: Any, end: Any, one: Any, two: Any) -> Any:
     """one ← Σ (x - shift), two ← Σ (x - shift)² over rows."""
-    one[:] = 0.0
-    two[:] = 0.0
-    for r in range(begin, end):
-        row = x[r]
-        for c in range(row.size):
-            d = row[c] - shift[c]
-            one[c] += d
-            two[c] += d * d
+    C = one.size
+    if C >= LANES:
+        z = fill(x.dtype.type(0))
+        for k in range(0, C, 4 * LANES):
+            c = _four(k, C)
+            less = _load_four(shift, 0, c)
+            p = z, z, z, z
+            q = z, z, z, z
+            for r in range(begin, end):
+                d = _minus(_load_four(x, r * C, c), less)
+                p = _plus(p, d)
+                q = _plus(q, _times(d, d))
+            _store_four(one, c, p)
+            _store_four(two, c, q)
+    else:
+        one[:] = 0.0
+        two[:] = 0.0
+        for r in range(begin, end):
+            row = x[r]
+            for i in range(C):
+                e = row[i] - shift[i]
+                one[i] += e
+                two[i] += e * e
 
 
 @formula
 def _sums_with(x: Any, g: Any, shift: Any, begin: Any, end: Any, one: Any, two: Any) -> Any:
     """one ← Σ g, two ← Σ g (x - shift) over rows."""
-    one[:] = 0.0
-    two[:] = 0.0
-    for r in range(begin, end):
-        row = x[r]
-        given = g[r]
-        for c in range(row.size):
-            one[c] += given[c]
-            two[c] += given[c] * (row[c] - shift[c])
+    C = one.size
+    if C >= LANES:
+        z = fill(x.dtype.type(0))
+        for k in range(0, C, 4 * LANES):
+            c = _four(k, C)
+            less = _load_four(shift, 0, c)
+            p = z, z, z, z
+            q = z, z, z, z
+            for r in range(begin, end):
+                given = _load_four(g, r * C, c)
+                p = _plus(p, given)
+                q = _plus(q, _times(given, _minus(_load_four(x, r * C, c), less)))
+            _store_four(one, c, p)
+            _store_four(two, c, q)
+    else:
+        one[:] = 0.0
+        two[:] = 0.0
+        for r in range(begin, end):
+            row = x[r]
+            line = g[r]
+            for i in range(C):
+                one[i] += line[i]
+                two[i] += line[i] * (row[i] - shift[i])
 
 
 @formula
 def _scale_rows(x: Any, shift: Any, scale: Any, move: Any, y: Any) -> Any:
-    for r in range(x.shape[0]):
-        row = x[r]
-        out = y[r]
-        for c in range(row.size):
-            out[c] = (row[c] - shift[c]) * scale[c] + move[c]
+    """y ← (x - shift) scale + move."""
+    C = shift.size
+    if C >= LANES:
+        for r in range(x.shape[0]):
+            for k in range(0, C, LANES):
+                c = min(k, C - LANES)
+                v = (load(x, r * C + c) - load(shift, c)) * load(scale, c) + load(move, c)
+                store(y, r * C + c, v)
+    else:
+        for r in range(x.shape[0]):
+            row = x[r]
+            out = y[r]
+            for i in range(row.size):
+                out[i] = (row[i] - shift[i]) * scale[i] + move[i]
 
 
 @compiled
