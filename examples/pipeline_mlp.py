@@ -145,10 +145,7 @@ def main(comm, args):
 
 def check(parser, args):
     """Refuse what does not go together."""
-    try:
-        read(args.schedule, mnpar.launch.started_ranks(args, args.ranks), args.micro_batches)
-    except ValueError as error:
-        parser.error(f"--schedule: {error}")
+    read(args.schedule, mnpar.launch.started_ranks(args, args.ranks), args.micro_batches)
 
 
 def flags():

@@ -14,7 +14,7 @@ them.
     model       ranks have some of the heads, the features between, and the letters of each layer
     sequence    ranks have a part of each text, and attend to each other's
 
-The model is an ordinary one, and knows nothing of ranks: ``RULES`` says how its layers are divided.
+The model (models/language_model.py) is an ordinary one: ``RULES`` says how its layers are divided.
 One rank alone (``--divide data=1``) learns alike. With ``--run DIR`` a checkpoint stays behind; the
 next run, on the same mesh or another, goes on from there. The text is that of Python's own help.
 """
@@ -22,11 +22,9 @@ next run, on the same mesh or another, goes on from there. The text is that of P
 from pydoc_data.topics import topics
 
 import numpy as np
+from models.language_model import LanguageModel
 
 import mnpar
-import mnpar.functions as F
-import mnpar.links as L
-from mnpar.initializers import Normal
 
 TOPICS = " ".join("\n".join(topics[name] for name in sorted(topics)).split())  # without indents
 LETTERS = sorted(set(TOPICS))
@@ -34,64 +32,6 @@ TEXT = np.array([LETTERS.index(letter) for letter in TOPICS], np.int32)
 
 RULES = {"attention": "heads, sequence", "wide": "columns", "out": "rows", "letters": "vocabulary"}
 LAYERS = ["embed", "blocks/*", "head"]  # of which stages have some
-
-
-class Embedding(mnpar.Chain):
-    """Letters and places as vectors."""
-
-    def __init__(self, args):
-        super().__init__()
-        self.letters = L.EmbedID(len(LETTERS), args.unit, Normal(0.05))
-        self.places = L.EmbedID(args.length, args.unit, Normal(0.05))
-
-    def forward(self, x, places):
-        return self.letters(x) + self.places(places)
-
-
-class Block(mnpar.Chain):
-    """Attention, and a network of one hidden layer; each adds to what comes."""
-
-    def __init__(self, args):
-        super().__init__()
-        self.norm1 = L.LayerNormalization(args.unit)
-        self.norm2 = L.LayerNormalization(args.unit)
-        self.attention = L.MultiHeadAttention(args.heads, args.unit, causal=True)
-        self.wide = L.Linear(args.unit, 4 * args.unit)
-        self.out = L.Linear(4 * args.unit, args.unit)
-
-    def forward(self, x):
-        x = x + self.attention(self.norm1(x))
-        return x + self.out(F.gelu(self.wide(self.norm2(x), 2)), 2)
-
-
-class Head(mnpar.Chain):
-    """How likely each letter is the next, by the embedding's table; with these given, the loss."""
-
-    def __init__(self, letters, args):
-        super().__init__()
-        self.norm = L.LayerNormalization(args.unit)
-        self.scores = L.Linear(args.unit, len(LETTERS), nobias=True)
-        self.scores.W = letters.W
-
-    def forward(self, x, t=None):
-        y = self.scores(self.norm(x), 2)
-        return y if t is None else F.softmax_cross_entropy(y.reshape((-1, y.shape[-1])), t.ravel())
-
-
-class LanguageModel(mnpar.Chain):
-    """Letters, their places, and the letters that come next: the loss."""
-
-    def __init__(self, args):
-        super().__init__()
-        self.embed = Embedding(args)
-        self.blocks = mnpar.ChainList(*[Block(args) for _ in range(args.blocks)])
-        self.head = Head(self.embed.letters, args)
-
-    def forward(self, x, places, t=None):
-        h = self.embed(x, places)
-        for block in self.blocks:
-            h = block(h)
-        return self.head(h, t)
 
 
 def batch(args, step):
@@ -102,24 +42,14 @@ def batch(args, step):
     return x[:, :-1], np.broadcast_to(np.arange(args.length), x[:, 1:].shape), x[:, 1:]
 
 
-def write(model, args):
-    """Go on with the text, letter by letter: by the whole model, in one process."""
-    rng, x = np.random.default_rng(args.seed), TEXT[: args.length]
-    for _ in range(args.letters):
-        with mnpar.using_config("train", False), mnpar.no_backprop_mode():
-            y = model(x[None, -args.length :], np.arange(args.length)[None]).array[0, -1]
-        p = F.softmax(y[None].astype("f8") / 0.7).array[0]
-        x = np.append(x, rng.choice(len(LETTERS), p=p))
-    return "".join([LETTERS[i] for i in x])
-
-
 def main(comm, args):
     """Train, and write; returns the losses."""
     mnpar.config.dtype = np.dtype(args.dtype)
     mnpar.random.seed(args.seed)  # the same weights on every rank
     mesh = mnpar.Mesh(comm, **args.divide)
     pipeline = {"schedule": args.schedule, "micro_batches": args.micro_batches, "inputs": 2}
-    model = mnpar.parallelize(LanguageModel(args), mesh, RULES, layers=LAYERS, **pipeline)
+    whole = LanguageModel(len(LETTERS), args.length, args.unit, args.heads, args.blocks)
+    model = mnpar.parallelize(whole, mesh, RULES, layers=LAYERS, **pipeline)
     adam, summed = mnpar.optimizers.Adam(args.lr), ("data", "sequence")
     optimizer = mnpar.create_multi_node_optimizer(adam, mesh, axes=summed).setup(model)
     optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(1.0))
@@ -141,11 +71,12 @@ def main(comm, args):
         mnpar.checkpoint.save(args.run, everything, comm, begin + args.steps)
     whole = mnpar.gathered(model)
     if comm.is_root:
+        text = whole.write(TEXT[: args.length], args.letters, np.random.default_rng(args.seed))
         print(
             f"The loss went from {losses[0]:.4f} to {losses[-1]:.4f}; a letter guessed among "
             f"{len(LETTERS)} would have {np.log(len(LETTERS)):.2f}. Any other mesh must print the "
             f"same, up to rounding.\n\nIt goes on after {args.length} letters:\n"
-            f"{write(whole, args)}"
+            + "".join([LETTERS[i] for i in text])
         )
     return losses
 
@@ -155,10 +86,7 @@ def check(parser, args):
     if args.unit % args.heads:
         parser.error(f"--unit {args.unit} is not divided by --heads {args.heads}")
     plan = args.schedule, args.divide.get("pipe", 1), args.micro_batches
-    try:
-        stages = mnpar.parallel.make_schedule(*plan).stages
-    except ValueError as error:
-        parser.error(f"--schedule: {error}")
+    stages = mnpar.parallel.make_schedule(*plan).stages
     if stages > args.blocks + 2:
         parser.error(
             f"--divide: {args.blocks + 2} layers cannot be cut into {stages} stages: "

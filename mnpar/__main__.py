@@ -131,6 +131,7 @@ def _plan_of(args: argparse.Namespace, whole: argparse.ArgumentParser) -> int:
             if ranks >= 1
             else "--divide: say each size, -1 needs ranks that are there already"
         )
+    sys.path.insert(0, str(Path(file).parent))  # modules beside it, as `python file` finds them
     make = runpy.run_path(file, run_name="mnpar_plan").get(name)
     if not callable(make):
         whole.error(f"{file} has no function {name!r}")

@@ -287,7 +287,8 @@ class Parser(argparse.ArgumentParser):
         ranks: how many ranks :func:`script` starts where nobody says otherwise.
         exactly: the program is for so many ranks and no others; there is no flag ``--ranks`` then.
         check: ``check(parser, args)`` is called with what was read, on all ranks alike. It may call
-            ``parser.error(…)``, and set ``args.ranks``.
+            ``parser.error(…)``, or raise ValueError, which becomes the same, and set
+            ``args.ranks``.
         flag: the name of ``--ranks``.
 
     Example:
@@ -458,7 +459,10 @@ class Parser(argparse.ArgumentParser):
         if self._division is not None:
             self._division.settle(self, args, started_ranks(args, given or 0))
         if self._check is not None:
-            self._check(self, args)
+            try:
+                self._check(self, args)
+            except ValueError as error:
+                self.error(str(error))
         if args.threads is True:
             args.threads = args.ranks
         started = started_ranks(args, args.ranks)

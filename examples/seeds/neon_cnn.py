@@ -14,7 +14,7 @@ same costs.
 
 Without mpiexec the script starts the ranks it needs, or runs on ``--threads``. Network and switches
 are those of neon's MPI branch of 2015, which announced the last one and never had it. Images are
-circles and ellipses, or ``--images synthetic``; MNIST if ``--data DIR`` or MNPAR_DATA has it.
+circles and ellipses, or MNIST, if ``--data DIR`` or MNPAR_DATA has it.
 """
 
 import numpy as np
@@ -42,10 +42,8 @@ class Net(mnpar.Chain):
 
 def load(args):
     """Training and test set of (image (C, H, W), label)."""
-    if args.images == "mnist":
+    if args.images == "mnist" or (args.data and not args.images):
         return mnpar.datasets.get_mnist(ndim=3, data=args.data)
-    if args.images == "synthetic":
-        return mnpar.datasets.get_synthetic_images(args.train, args.test)
     return mnpar.datasets.get_toy_images(args.train, args.test, 28, 1)
 
 
@@ -55,36 +53,29 @@ def main(comm, args):
     mnpar.random.seed(args.seed)
     mesh = mnpar.Mesh(comm, **args.divide)
     with mnpar.launch.reading(comm):
-        (x, t), (x_test, t_test) = [mnpar.dataset.concat_examples(part[:]) for part in load(args)]
+        train, test = load(args)
+    x_test, t_test = mnpar.dataset.concat_examples(test[:])
     model = L.Classifier(mnpar.parallelize(Net(), mesh, RULES))
     sgd = mnpar.optimizers.MomentumSGD(lr=args.lr)
     optimizer = mnpar.create_multi_node_optimizer(sgd, mesh).setup(model)
-    rng = np.random.default_rng(args.seed)
     for epoch in range(1, args.epoch + 1):
-        order = rng.permutation(len(x))
-        for start in range(0, len(x), args.batchsize):
-            batch = order[start : start + args.batchsize]
-            images = mesh.cut(x[batch], data=0, space=(2, 3))
-            optimizer.update(model, images, mesh.cut(t[batch], data=0))
+        for batch in mnpar.iterators.SerialIterator(train, args.batchsize, repeat=False):
+            x, t = mnpar.dataset.concat_examples(batch)
+            optimizer.update(model, mesh.cut(x, data=0, space=(2, 3)), mesh.cut(t, data=0))
         with mnpar.no_backprop_mode(), mnpar.using_config("train", False):
             cost = model(mesh.cut(x_test, space=(2, 3)), t_test)
         if comm.is_root:
             right = 100 * model.accuracy.item()
             print(f"epoch {epoch:3d}   test cost {cost.item():.5f}, {right:.1f} % right")
     if comm.is_root:
-        print(f"{len(x)} images, mesh {str(mesh) or 'of one rank'}: others must print the same.")
-
-
-def check(parser, args):
-    """Refuse what does not go together."""
-    args.images = args.images or ("mnist" if args.data else "toys")
-    if args.images == "mnist" and not args.data:
-        parser.error("--images mnist needs --data DIR or the variable MNPAR_DATA")
+        print(
+            f"{len(train)} images, mesh {str(mesh) or 'of one rank'}: others must print the same."
+        )
 
 
 def flags():
     """Return the parser of the command line."""
-    parser = mnpar.launch.Parser(__doc__, ranks=4, check=check)
+    parser = mnpar.launch.Parser(__doc__, ranks=4)
     switches = {
         "--halopar RxC": "space={}",
         "--halodatapar RxC": "data=-1,space={}",
@@ -96,7 +87,7 @@ def flags():
     parser.flag("--batchsize -b", 20, "images per step")
     parser.flag("--lr", 0.01, "learning rate, with momentum 0.9")
     parser.flag("--seed -s", mnpar.launch.seed, "of weights and order", default=0)
-    parser.flag("--images", str, "what to learn", choices=("toys", "synthetic", "mnist"))
+    parser.flag("--images", str, "what to learn", choices=("toys", "mnist"))
     parser.flag("--train", 500, "how many images are drawn to train")
     parser.flag("--test", 100, "and to test")
     parser.flag("--data", mnpar.launch.existing_folder, "of MNIST's files", variable="MNPAR_DATA")

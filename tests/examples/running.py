@@ -8,6 +8,8 @@ from mnpar.runtime.mpiexec import mpiexec_command
 from tests.harness.scripts import load_script, run_script
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+# the programs; models/ has models alone
+SCRIPTS = [path for path in sorted(EXAMPLES.rglob("*.py")) if path.parent.name != "models"]
 NOWHERE = f"{__file__}/nowhere"  # nobody can make a folder in a file
 PNG = b"\x89PNG\r\n"
 

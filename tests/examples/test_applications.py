@@ -13,7 +13,7 @@ import mnpar
 import mnpar.functions as F
 from tests.examples.running import PNG, load, output
 
-unet, diffusion = load("applications/unet"), load("applications/halo_diffusion")
+unet, diffusion = load("unet"), load("applications/halo_diffusion")
 water = load("applications/shallow_water")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mnpar.runtime.mpiexec import clean_environment
-from tests.examples.running import EXAMPLES
+from tests.examples.running import EXAMPLES, SCRIPTS
 
 STARTS = [
     "python {}",
@@ -42,7 +42,7 @@ def commands_of(path):
     ]
 
 
-COMMANDS = [one for path in sorted(EXAMPLES.rglob("*.py")) for one in commands_of(path)]
+COMMANDS = [one for path in SCRIPTS for one in commands_of(path)]
 
 
 def run(command, folder):

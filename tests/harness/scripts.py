@@ -76,11 +76,24 @@ def run_script(script, flags, env, cwd, command=(), timeout=120):
 
 
 def load_script(path):
-    """Return the script as a module, which does not run as a program."""
+    """Return the script as a module, which does not run as a program; it finds modules beside
+    it.
+    """
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with beside(path):
+        spec.loader.exec_module(module)
     return module
+
+
+@contextlib.contextmanager
+def beside(path):
+    """Within it, modules beside a file are found first, as by ``python file``."""
+    sys.path.insert(0, str(path.parent))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(path.parent))
 
 
 def client_for(*script):
