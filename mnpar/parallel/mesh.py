@@ -81,7 +81,7 @@ class Mesh:
         for name in axes:
             if (
                 hasattr(type(self), name)
-                or name in ("comm", "axes", "coordinates")
+                or name in ("comm", "axes", "coordinates", "sequence_axes", "hide")
                 or name.startswith("_")
             ):
                 raise ValueError(
@@ -105,6 +105,9 @@ class Mesh:
         }
         self._made: dict[tuple[str, ...], Communicator] = {}
         self._lines: dict[tuple[tuple[str, ...], int], list[int]] = {}
+        self._grids: dict[tuple[str, tuple[int, ...], bool | None], SpatialGrid] = {}
+        # the axes along which ranks have parts of the same samples, as cut and parallelize see them
+        self.sequence_axes: dict[str, None] = {"sequence": None}
         # ranks at the same place of the pipe make the same layers, and so ask for the same axes
         self._stage = comm
         for name in dict.fromkeys((*self.axes, *AXES)):
@@ -160,13 +163,16 @@ class Mesh:
         assert made is not None
         return made
 
-    def grid(self, name: str = "space", ndim: int | None = None) -> SpatialGrid:
-        """Return the ranks of an axis as a grid of blocks, for the spatial layers.
+    def grid(
+        self, name: str = "space", ndim: int | None = None, *, hide: bool | None = None
+    ) -> SpatialGrid:
+        """Return the ranks of an axis as a grid of blocks, made once.
 
         Args:
             name: of the axis.
             ndim: how many spatial axes images have, if the axis was not given as a tuple; the ranks
                 then divide the first one. None: the length of the tuple, and else 2.
+            hide: as :class:`mnpar.SpatialGrid` takes it.
 
         Raises:
             ValueError: the axis has another number of dimensions; KeyError: there is no such axis.
@@ -188,13 +194,17 @@ class Mesh:
             raise ValueError(
                 f"the axis {name}={size} is a grid of {len(dims)} dimensions, not of {ndim}"
             )
-        return SpatialGrid(comm, dims)
+        key = name, tuple(dims), hide
+        if key not in self._grids:
+            self._grids[key] = SpatialGrid(comm, dims, hide=hide)
+        return self._grids[key]
 
-    def cut(self, x: Any, **axes: int | Sequence[int]) -> Any:
+    def cut(self, x: Any, *, hide: bool | None = None, **axes: int | Sequence[int]) -> Any:
         """Return this rank's part of an array that all ranks have, such as a batch.
 
         Args:
             x: the whole array, the same on every rank, of which nothing is sent.
+            hide: of blocks, as :class:`mnpar.SpatialGrid` takes it.
             axes: which axes of x an axis of the mesh cuts: a number, for a part that is an array of
                 this rank, as samples and sequences are; or a tuple, for blocks of a divided
                 Variable (:func:`mnpar.divided`), as images are. An axis of one rank cuts nothing.
@@ -222,6 +232,8 @@ class Mesh:
                 continue
             if not -x.ndim <= axis < x.ndim:
                 raise ValueError(f"mesh.cut: {name}={axis} is no axis of an array {x.shape}")
+            if axis % x.ndim:
+                self.sequence_axes[name] = None
             mine = slice(*block(x.shape[axis], comm.size, comm.rank))
             x = x[(slice(None),) * (axis % x.ndim) + (mine,)] if comm.size > 1 else x
         blocks = [(name, axis) for name, axis in blocks if self[name].size > 1]
@@ -231,7 +243,7 @@ class Mesh:
                 "one axis of the mesh that is a grid does, such as space=(2, 2)"
             )
         for name, axis in blocks:
-            x = self.grid(name, len(axis)).cut(x, axis)
+            x = self.grid(name, len(axis), hide=hide).cut(x, axis)
         return x
 
     def rank_at(self, **coordinates: int | tuple[int, ...]) -> int:

@@ -54,6 +54,20 @@ def test_an_axis_of_processes_has_the_ranks_that_differ_on_it_only(comm):
     check_axes(comm, 2)
 
 
+def test_a_grid_of_a_mesh_is_made_once_and_may_hide_halos():
+    def program(comm):
+        mesh = mnpar.Mesh(comm, space=(2, 1))
+        cut = mesh.cut(np.ones((1, 1, 4, 4)), space=(2, 3), hide=True)
+        again = mesh.cut(np.ones((1, 1, 4, 4)), space=(2, 3), hide=True)
+        return (
+            mesh.grid() is mesh.grid(),
+            mesh.grid(hide=True) is cut.layout.grid is again.layout.grid,
+            (mesh.grid().hide, cut.layout.grid.hide),
+        )
+
+    assert mnpar.run(program, ranks=2) == [(True, True, (None, True))] * 2
+
+
 def test_several_axes_are_one_communicator_and_a_tuple_is_a_grid():
     def program(comm):
         mesh = mnpar.Mesh(comm, data=2, time=-1, space=(2, 1))

@@ -11,12 +11,25 @@ from mnpar.communicators.communicator import described, require_communicator
 from mnpar.optimizers import GradientMethod
 from mnpar.parallel.data.placement import Placement
 from mnpar.parallel.data.reducer import Reducer, choose_bucket_bytes
-from mnpar.parallel.data.samples import positions_of, samples_of
+from mnpar.parallel.data.samples import SampleCounter, positions_of, samples_of
 from mnpar.parallel.data.sync import GradientSync
 from mnpar.parallel.mesh import Mesh
 
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
+
+
+def _samples_along(mesh: Mesh, axes: tuple[str, ...]) -> Callable[..., float]:
+    """Return what counts samples where gradients are summed along these axes of a mesh."""
+    rows = SampleCounter()
+
+    def count(*args: Any, **kwds: Any) -> float:
+        # parts of sequences have different lengths; where they are cut may be known later than here
+        if any([name in axes for name in mesh.sequence_axes]):
+            return positions_of(*args, **kwds)
+        return rows.count(args, kwds)
+
+    return count
 
 
 def create_multi_node_optimizer(
@@ -62,8 +75,10 @@ def create_multi_node_optimizer(
         samples: called with the arguments of the loss function: how many samples its loss is the
             mean of. By default the length of the first argument that has one; of a list of arrays,
             the number of sequences, or of rows of all; a list that can be either is an error.
-            Where ranks have parts of sequences, ``axes=("data", "sequence")``, it is the number of
-            positions: rows times columns of the first array that has both.
+            Where ranks along ``axes`` have parts of the same samples (those of an axis
+            ``sequence``, or along which ``mesh.cut`` cuts another axis than the first, or a plan's
+            attentions have parts of sequences), it is the number of positions: rows times columns
+            of the first array that has both.
         sharded: each rank keeps the optimizer's state of its share of the parameters only, and
             steps with that: the states take 1/P of the memory, and as much is sent. All ranks save
             and load together then.
@@ -97,8 +112,8 @@ def create_multi_node_optimizer(
     placement = None
     if isinstance(communicator, Mesh):
         axes = (axes,) if isinstance(axes, str) else axes
-        if samples is samples_of and "sequence" in axes:
-            samples = positions_of  # parts of sequences have different lengths
+        if samples is samples_of and axes != ("data",):
+            samples = _samples_along(communicator, axes)
         placement = Placement(communicator, axes)
         communicator = placement.data
     elif axes != "data":

@@ -178,6 +178,8 @@ def _orders(
                 match.path, word, match.rule.gathered, mesh, comm, _origin(match, division)
             )
             _check(match, division, order)
+            if word == "sequence":
+                mesh.sequence_axes[axis] = None
             sharing = mesh[(axis, *division.beside)] if division.beside else comm
             if sharing.size > 1:
                 orders.append((match.link, division, order))

@@ -72,21 +72,25 @@ def test_positions_are_those_of_the_first_sequences():
 
 
 @pytest.mark.ranks(2, 3, 4)
-@pytest.mark.parametrize("axes", [("data", "sequence"), "sequence"], ids=str)
-def test_parts_of_sequences_of_any_length_count_their_positions(comm, axes):
+@pytest.mark.parametrize(
+    ("axes", "name"),
+    [(("data", "sequence"), "sequence"), ("sequence", "sequence"), (("data", "time"), "time")],
+    ids=str,
+)
+def test_parts_of_sequences_of_any_length_count_their_positions(comm, axes, name):
     """Sequences of 5 positions, which no number of ranks divides."""
     rng = np.random.default_rng(0)
     x, t = rng.standard_normal((3, 5, 2)), rng.standard_normal((3, 5, 1))
 
     def learn(ranks):
         model = L.Linear(2, 1, initialW=np.ones((1, 2)), initial_bias=np.ones(1))
-        mesh = mnpar.Mesh(ranks, sequence=ranks.size)
+        mesh = mnpar.Mesh(ranks, **{name: ranks.size})
         optimizer = mnpar.create_multi_node_optimizer(
             mnpar.optimizers.SGD(0.1), mesh, axes=axes
         ).setup(model)
         optimizer.update(
             lambda x, t: F.mean_squared_error(model(x, 2), t),
-            *[mesh.cut(a, data=0, sequence=1) for a in (x, t)],
+            *[mesh.cut(a, **{"data": 0, name: 1}) for a in (x, t)],
         )
         return model.W.array
 
