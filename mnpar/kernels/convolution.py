@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from mnpar.backend import Array
 from mnpar.kernels import column_loops, depthwise, direct, grouped, tuning, winograd_loops
 from mnpar.kernels.channels_last import as_pixels, empty_images
-from mnpar.kernels.compiler import has_loops
+from mnpar.kernels.compiler import Array4, compiled, formula, has_loops
 from mnpar.kernels.lanes import LANES
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Numbers, Windows
@@ -92,8 +93,7 @@ def _transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x
             some = y[n].reshape(-1, *y.shape[2:])
             stacks = np.empty((len(some), *flat.size, len(none)), y.dtype)
             _transpose(some, filters, none, flat, groups, stacks)
-            for slices, seen in _slices(x[n], stacks, windows):
-                slices += seen
+            _add_stack(stacks, windows, x[n])
     elif _is_depthwise(W.shape, groups):
         depthwise.transpose(y, W, bias, windows, x)
     elif (
@@ -189,31 +189,72 @@ def _stacked(W: Array) -> Array:
     return W.swapaxes(1, 2).reshape(len(W), -1, *W.shape[3:])
 
 
-def _slices(x: Array, stacks: Array, windows: Windows) -> Iterator[tuple[Array, Array]]:
-    """For each slice of a window: the slices of x (N, D, …, C) that windows have there, and where
-    they are in the stacks (N · OD, …, kd · C).
+@compiled
+def _copy_slices(
+    x: Array4, stride: int, pad: int, dilate: int, D: int, OD: int, stacks: Array4
+) -> None:
+    """stacks[image, pixel, k] ← the pixel of the slice that window ``image`` has as its k-th one,
+    zeros where that is padding.
     """
-    D, K, s, p = windows.size[0], windows.K[0], windows.stride[0], windows.pad[0]
-    OD, C = windows.out[0], x.shape[-1]
-    stacks = stacks.reshape(len(x), OD, *stacks.shape[1:])
-    for k in range(K):
-        at = k * windows.dilate[0] - p
-        first = max(0, -(at // s))
-        end = min(OD, (D - 1 - at) // s + 1)
-        if first < end:
-            begin = at + first * s
-            yield (
-                x[:, begin : begin + (end - first - 1) * s + 1 : s],
-                stacks[:, first:end, ..., k * C : k * C + C],
-            )
+    P, K = stacks.shape[1:3]
+    for image in range(stacks.shape[0]):
+        n, first = image // OD, image % OD * stride - pad
+        for k in range(K):
+            d = first + k * dilate
+            if 0 <= d < D:
+                for p in range(P):
+                    _copy(x[n, d, p], stacks[image, p, k])
+            else:
+                for p in range(P):
+                    stacks[image, p, k, :] = 0.0
+
+
+@compiled
+def _add_slices(
+    stacks: Array4, stride: int, pad: int, dilate: int, D: int, OD: int, x: Array4
+) -> None:
+    """The transpose of it: slices of x get what their copies got."""
+    P, K = stacks.shape[1:3]
+    for image in range(stacks.shape[0]):
+        n, first = image // OD, image % OD * stride - pad
+        for k in range(K):
+            d = first + k * dilate
+            if 0 <= d < D:
+                for p in range(P):
+                    _add(stacks[image, p, k], x[n, d, p])
+
+
+@formula
+def _copy(x: Any, y: Any) -> Any:
+    for c in range(y.size):
+        y[c] = x[c]
+
+
+@formula
+def _add(x: Any, y: Any) -> Any:
+    for c in range(y.size):
+        y[c] += x[c]
 
 
 def _stack(x: Array, windows: Windows) -> Array:
     """Return what windows see along the first axis of volumes (N, D, H, W, C) as channels of
     images, (N · OD, H, W, kd · C).
     """
-    shape = (len(x) * windows.out[0], *x.shape[2:-1], windows.K[0] * x.shape[-1])
-    stacks = np.zeros(shape, x.dtype)
-    for slices, seen in _slices(x, stacks, windows):
-        seen[...] = slices
+    C = x.shape[-1]
+    stacks = np.empty((len(x) * windows.out[0], *x.shape[2:-1], windows.K[0] * C), x.dtype)
+    slices = stacks.reshape(len(stacks), -1, windows.K[0], C)
+    _copy_slices(x.reshape(*x.shape[:2], -1, C), *_depth(windows), slices)
     return stacks
+
+
+def _add_stack(stacks: Array, windows: Windows, x: Array) -> None:
+    """Add to volumes what their stacks have, the transpose of :func:`_stack`."""
+    C = x.shape[-1]
+    slices = stacks.reshape(len(stacks), -1, windows.K[0], C)
+    _add_slices(slices, *_depth(windows), x.reshape(*x.shape[:2], -1, C))
+
+
+def _depth(windows: Windows) -> Numbers:
+    """Return of the first axis the stride, padding, dilation, size, and how many windows it has."""
+    w = windows
+    return w.stride[0], w.pad[0], w.dilate[0], w.size[0], w.out[0]
