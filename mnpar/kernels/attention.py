@@ -169,6 +169,10 @@ def _attend_gradients(
                     gk[a, s, d] += slope * q[a, t, d]
 
 
+# what is added to scores that a query may not look at
+_LOW = {char: float(np.finfo(char).min) / 2 for char in "fd"}
+
+
 class HeadBlock(NamedTuple):
     """Queries, and the keys that they may look at."""
 
@@ -209,24 +213,24 @@ class BlockedAttention:
         """Compute the result (…, T, E); ``differentiable``: :meth:`gradients` will be asked for."""
         xp = backend.get_array_module(q)
         shape = (*k.shape[:-1], q.shape[-2])
-        self.dtype = upcast_halves(xp.empty(0, np.result_type(q, k))).dtype
+        dtype = np.result_type(q.dtype, k.dtype)
+        self.dtype = np.dtype("f4") if dtype.char in backend.HALVES else dtype
         o = backend.empty_in_order(
             (*q.shape[:-1], v.shape[-1]), np.result_type(q, v), self.order, xp
         )
         self.top: Array | None = None  # where a maximum was needed
         self.part = xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype)
         self.weights: list[Array] = []  # of each piece, or of none
+        if self._is_small(q, k, v, o):
+            self._attend(q, k, v, o, differentiable)
+            return o
         keeps = (
             differentiable
             and math.prod(shape) <= tuning.ATTENTION_WEIGHTS
             and math.prod(shape[-2:]) <= tuning.ATTENTION_WEIGHTS_OF_HEAD
         )
-        pieces = list(self._pieces(q, k))
-        if len(pieces) == 1 and self._is_small(q, k, v, o):
-            self._attend(q, k, v, o, differentiable)
-            return o
         buffers = Buffers(xp, self.dtype)
-        for piece in pieces:
+        for piece in self._pieces(q, k):
             part = self.part[piece.heads][..., piece.rows]
             p = self._weights(piece, q, k, part, buffers, keeps)
             if keeps:
@@ -257,7 +261,7 @@ class BlockedAttention:
         top = np.empty(T, q.dtype)
         part = self.part.reshape(-1, T)
         ahead = S - T if self.causal else S
-        low = float(np.finfo(q.dtype).min) / 2
+        low = _LOW[q.dtype.char]
         q, k, v, cube, o = map(_as_cube, (q, k, v, p, o))
         _attend(q, k, v, cube, top, part, o, ahead, self.scale, low)
         if differentiable:

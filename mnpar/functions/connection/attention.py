@@ -117,10 +117,11 @@ def scaled_dot_product_attention(
     q, k, v, shown, s = prepare_arguments(q, k, v, mask, scale)
     if not k.shape[-2] and q.size:
         raise ValueError(f"attention: there are no keys to look at, k has shape {k.shape}")
-    lead = np.broadcast_shapes(
-        q.shape[:-2], k.shape[:-2], () if shown is None else shown.shape[:-2]
-    )
-    q, k, v = [broadcast_to(x, (*lead, *x.shape[-2:])) for x in (q, k, v)]
+    if shown is not None or q.shape[:-2] != k.shape[:-2]:
+        lead = np.broadcast_shapes(
+            q.shape[:-2], k.shape[:-2], () if shown is None else shown.shape[:-2]
+        )
+        q, k, v = [broadcast_to(x, (*lead, *x.shape[-2:])) for x in (q, k, v)]
     return attend(q, k, v, s, causal, shown)
 
 
