@@ -46,7 +46,8 @@ class Planes:
             where they lie. Its pixels are as many apart as there are parts.
         windows: of each window, and
         outputs: which pixel of the output it is.
-        cells: of each cell of a window, from where that is.
+        cells: of each cell of a window, from where that is, in the planes of all channels of a
+            group.
         kernel: which rows and columns of the kernel the cells are.
     """
 
@@ -63,9 +64,10 @@ class Planes:
         """How many numbers of each plane of the output are computed."""
         return -(-(int(self.windows[-1]) + 1) // _STEP) * _STEP
 
-    def offsets(self, channels: int) -> Array:
-        """Return the cells of each plane of a group that a window sees, from where that is."""
-        return np.add.outer(np.arange(channels) * self.size, self.cells).reshape(-1)
+
+def _of_channels(cells: Array, channels: int, size: int) -> Array:
+    """The cells of a plane in as many planes."""
+    return np.add.outer(np.arange(channels) * size, cells).reshape(-1)
 
 
 def _room(numbers: int, windows: Array, cells: Array) -> int:
@@ -74,14 +76,14 @@ def _room(numbers: int, windows: Array, cells: Array) -> int:
     return max(numbers, read) + LANES
 
 
-def of_windows(windows: Windows) -> Planes:
+def of_windows(windows: Windows, channels: int) -> Planes:
     """Return the planes of the image; those of few windows are kept for the next call."""
     few = math.prod(windows.out) <= tuning.PLACES_KEPT
-    return (_of_windows if few else _of_windows.__wrapped__)(windows)
+    return (_of_windows if few else _of_windows.__wrapped__)(windows, channels)
 
 
 @functools.lru_cache(maxsize=64)
-def _of_windows(windows: Windows) -> Planes:
+def _of_windows(windows: Windows, channels: int) -> Planes:
     (H, W), (OH, OW) = windows.padded, windows.out
     s, d, p = windows.stride, windows.dilate, windows.pad
     height, width = -(-H // s[0]), -(-W // s[1])
@@ -99,39 +101,41 @@ def _of_windows(windows: Windows) -> Planes:
     kernel = [np.arange(K) for K in windows.K]
     at = np.add.outer(np.arange(OH) * width, np.arange(OW)).reshape(-1)
     cells = np.add.outer(of_row(kernel[0] * d[0]), of_column(kernel[1] * d[1])).reshape(-1)
+    size = _room(s[0] * s[1] * plane, at, cells)
     return Planes(
-        _room(s[0] * s[1] * plane, at, cells),
+        size,
         of_row(p[0] + np.arange(min(windows.size[0], H - p[0]))),
         columns.reshape(-1),
         at,
         np.arange(OH * OW),
-        cells,
+        _of_channels(cells, channels, size),
         (list(range(windows.K[0])), list(range(windows.K[1]))),
     )
 
 
-def of_image(windows: Windows) -> list[Planes]:
+def of_image(windows: Windows, channels: int) -> list[Planes]:
     """Return the planes of y, for all pixels of the image: one for each way in which they are
     seen.
     """
     few = math.prod(windows.size) <= tuning.PLACES_KEPT
-    return (_of_image if few else _of_image.__wrapped__)(windows)
+    return (_of_image if few else _of_image.__wrapped__)(windows, channels)
 
 
 @functools.lru_cache(maxsize=64)
-def _of_image(windows: Windows) -> list[Planes]:
+def _of_image(windows: Windows, channels: int) -> list[Planes]:
     found = []
     for way in places.of_image(windows, 1):
         height, width = way.shape[:2]
         rows = way.pad[0] + np.arange(min(windows.out[0], height - way.pad[0]))
+        size = _room(height * width, way.windows, way.cells)
         found.append(
             Planes(
-                _room(height * width, way.windows, way.cells),
+                size,
                 rows * width,
                 np.array((0, min(windows.out[1], width - way.pad[1]), way.pad[1])),
                 way.windows,
                 way.outputs,
-                way.cells,
+                _of_channels(way.cells, channels, size),
                 way.kernel,
             )
         )
@@ -188,8 +192,8 @@ def _convolve(
     columns: Integers,
     windows: Integers,
     outputs: Integers,
-    offsets: Integers,
-    filters: Array4,
+    cells: Integers,
+    filters: Cube,
     bias: Vector,
     some: int,
     first: Integers,
@@ -198,48 +202,52 @@ def _convolve(
     wide: int,
     y: Cube,
 ) -> None:
-    """y[n, pixel, k] ← bias + what the window sees, times filters (group, tile, number, 4);
-    ``some`` groups at a time, the sums of whose filters begin at ``first`` and are ``wide``.
+    """y[n, pixel, k] ← bias + what the window sees, times filters (group, filter, number); ``some``
+    groups at a time, the sums of whose filters begin at ``first`` and are ``wide``.
     """
-    groups, tiles, many = filters.shape[:3]
-    channels, own = x.shape[3] // groups, first.size // some
+    groups, own, many = filters.shape
+    channels = x.shape[3] // groups
     size = planes.shape[1]
-    z = fill(x.dtype.type(0))
+    fours = (own + _FILTERS - 1) // _FILTERS * _FILTERS
     for n in range(x.shape[0]):
         for start in range(0, groups, some):
             begin = min(start, groups - some)
             _to_planes(x, n, begin * channels, rows, columns, planes)
             for g in range(some):
-                for k in range(tiles):
-                    tile = (begin + g) * tiles + k
-                    b = _repeat_four(bias, tile * 4)
+                for k in range(0, own, _FILTERS):
+                    four = _four_of(k, own, (begin + g) * own)
+                    b = _repeat_four(bias, four)
                     for q in range(0, wide, _STEP):
-                        at = g * channels * size + q
-                        o = (g * tiles + k) * 4 * wide + q
                         s = b[0], b[0], b[0], b[1], b[1], b[1], b[2], b[2], b[2], b[3], b[3], b[3]
-                        for since in range(0, many, _TERMS):
-                            for m in range(since, min(since + _TERMS, many)):
-                                i = at + offsets[m]
-                                v = (
-                                    load(planes, i),
-                                    load(planes, i + LANES),
-                                    load(planes, i + 2 * LANES),
-                                )
-                                w = _repeat_four(filters, (tile * many + m) * 4)
-                                s = _add_products(s, v, w)
-                            if since == 0:
-                                _store_three(sums, o, s[:3])
-                                _store_three(sums, o + wide, s[3:6])
-                                _store_three(sums, o + 2 * wide, s[6:9])
-                                _store_three(sums, o + 3 * wide, s[9:])
-                            else:
-                                _add_three(sums, o, s[:3])
-                                _add_three(sums, o + wide, s[3:6])
-                                _add_three(sums, o + 2 * wide, s[6:9])
-                                _add_three(sums, o + 3 * wide, s[9:])
-                            s = z, z, z, z, z, z, z, z, z, z, z, z
+                        f = four[0] * many, four[1] * many, four[2] * many, four[3] * many
+                        for m in range(many):
+                            i = g * channels * size + q + cells[m]
+                            v = (
+                                load(planes, i),
+                                load(planes, i + LANES),
+                                load(planes, i + 2 * LANES),
+                            )
+                            s = _add_products(s, v, _repeat_four(filters, f))
+                            f = f[0] + 1, f[1] + 1, f[2] + 1, f[3] + 1
+                        o = (g * fours + k) * wide + q
+                        _store_three(sums, o, s[:3])
+                        _store_three(sums, o + wide, s[3:6])
+                        _store_three(sums, o + 2 * wide, s[6:9])
+                        _store_three(sums, o + 3 * wide, s[9:])
             for p in range(windows.size):
                 _gather(sums, windows[p], first, y[n, outputs[p], begin * own :])
+
+
+@formula
+def _four_of(k: Any, own: Any, first: Any) -> Any:
+    """Four filters of a group from k on, the last one again and again where there are no more."""
+    last = own - 1
+    return (
+        first + k,
+        first + min(k + 1, last),
+        first + min(k + 2, last),
+        first + min(k + 3, last),
+    )
 
 
 @formula
@@ -250,7 +258,7 @@ def _gather(sums: Any, q: Any, first: Any, y: Any) -> Any:
 
 @formula
 def _repeat_four(x: Any, i: Any) -> Any:
-    return repeat(x, i), repeat(x, i + 1), repeat(x, i + 2), repeat(x, i + 3)
+    return repeat(x, i[0]), repeat(x, i[1]), repeat(x, i[2]), repeat(x, i[3])
 
 
 @compiled
@@ -323,33 +331,34 @@ def _blocks(x: Array, y: Array) -> Iterator[slice]:
     return advance_between(even_slices(len(x), tuning.COLUMN_LOOP_BYTES // sample))
 
 
+@functools.lru_cache(maxsize=64)
+def _first_sums(groups: int, own: int, wide: int) -> Array:
+    """Where the sums of each filter begin, those of a group in fours."""
+    fours = -(-own // _FILTERS) * _FILTERS
+    return np.add.outer(np.arange(groups) * fours, np.arange(own)).reshape(-1) * wide
+
+
 def _apply(some: Planes, x: Array, filters: Array, bias: Array, y: Array) -> None:
     """Into y (N, …, K), the sums over what windows see of x (N, …, C) times filters (groups, K /
     groups, C / groups · kernel).
     """
-    groups, own, many = filters.shape
+    groups, own = filters.shape[:2]
     channels = x.shape[3] // groups
-    tiles = -(-own // _FILTERS)
-    of_tiles = np.zeros((groups, tiles * _FILTERS, many), x.dtype)
-    of_tiles[:, :own] = filters
-    biases = np.zeros((groups, tiles * _FILTERS), x.dtype)
-    biases[:, :own] = bias.reshape(groups, own)
-    weights = np.ascontiguousarray(of_tiles.reshape(groups, tiles, _FILTERS, many).swapaxes(2, 3))
+    filters = np.require(filters, None, ["C", "A", "W"])
     count = _at_once(groups, own, channels)
     planes = np.zeros((count * channels, some.size), x.dtype)
-    wide = some.computed
-    sums = np.empty(count * tiles * _FILTERS * wide, x.dtype)
-    first = np.add.outer(np.arange(count) * (tiles * _FILTERS), np.arange(own)) * wide
+    first = _first_sums(count, own, some.computed)
+    sums = np.empty(first[-1] + _FILTERS * some.computed, x.dtype)
     out = y.reshape(len(y), -1, groups * own)
-    tables = (some.rows, some.columns, some.windows, some.outputs, some.offsets(channels))
-    numbers = (weights, biases.reshape(-1), count, first.reshape(-1))
+    tables = (some.rows, some.columns, some.windows, some.outputs, some.cells)
     for n in _blocks(x, out):
-        _convolve(x[n], *tables, *numbers, planes, sums, wide, out[n])
+        _convolve(x[n], *tables, filters, bias, count, first, planes, sums, some.computed, out[n])
 
 
 def convolve(x: Array, W: Array, bias: Array, windows: Windows, groups: int, y: Array) -> None:
     """y = x ∗ W + b of (N, H, W, C) and (K, C / groups, kh, kw), into y (N, OH, OW, K)."""
-    _apply(of_windows(windows), x, W.reshape(groups, len(W) // groups, -1), bias, y)
+    filters = W.reshape(groups, len(W) // groups, -1)
+    _apply(of_windows(windows, W.shape[1]), x, filters, bias, y)
 
 
 def transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x: Array) -> None:
@@ -358,7 +367,7 @@ def transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x:
         x[...] = bias
     K, C = W.shape[:2]
     turned = W.reshape(groups, K // groups, C, *W.shape[2:]).swapaxes(1, 2)
-    for some in of_image(windows):
+    for some in of_image(windows, K // groups):
         rows, columns = some.kernel
         _apply(some, y, turned[:, :, :, rows][..., columns].reshape(groups, C, -1), bias, x)
 
@@ -367,11 +376,10 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers) 
     """The gradient of filters (K, C / groups, kh, kw) from x (N, H, W, C) and that of y; None if it
     is not finite: numbers between rows are multiplied by 0, too, which spoils more than it should.
     """
-    some = of_windows(windows)
     channels, own = shape[1], shape[0] // groups
+    some = of_windows(windows, channels)
     tiles = -(-own // _FILTERS)
-    offsets = some.offsets(channels)
-    parts = -(-len(offsets) // _REGISTERS)
+    parts = -(-len(some.cells) // _REGISTERS)
     count = _at_once(groups, own, channels)
     planes = np.zeros((count * channels, some.size), x.dtype)
     given = np.zeros((count, tiles * _FILTERS, some.computed), x.dtype)
@@ -379,7 +387,7 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers) 
     OW = windows.out[1]
     tables = (some.rows, some.columns, some.windows[::OW].copy(), np.array((0, OW, 0)))
     for n in _blocks(x, y):
-        _gradient(x[n], y[n], *tables, offsets, count, planes, given, total)
+        _gradient(x[n], y[n], *tables, some.cells, count, planes, given, total)
     sums = total.sum(axis=4).reshape(groups, tiles, parts, _FILTERS, _REGISTERS)
     found = sums.transpose(0, 1, 3, 2, 4).reshape(groups, tiles * _FILTERS, -1)
     gW = found[:, :own, : math.prod(shape[1:])].reshape(shape)
