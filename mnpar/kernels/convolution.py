@@ -86,7 +86,7 @@ def _transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x
     if len(windows.size) == 1:
         _transpose(y[:, None], W[:, :, None], bias, _of_one_row(windows), groups, x[:, None])
     elif len(windows.size) > 2:
-        x[...] = bias
+        x[...] = 0
         filters, flat = _stacked(W), _of_slices(windows)
         none = np.zeros(filters.shape[1] * groups, y.dtype)
         for n in _blocks(windows, len(y), x.shape[-1] * x.itemsize):
@@ -94,6 +94,7 @@ def _transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x
             stacks = np.empty((len(some), *flat.size, len(none)), y.dtype)
             _transpose(some, filters, none, flat, groups, stacks)
             _add_stack(stacks, windows, x[n])
+        _add_bias(x, bias)
     elif _is_depthwise(W.shape, groups):
         depthwise.transpose(y, W, bias, windows, x)
     elif (
@@ -109,8 +110,13 @@ def _transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x
         direct.transpose(y, W, bias, windows, groups, x)
     else:
         column_loops.transpose(y, W, windows, x)
-        if bias.any():
-            column_loops.add_to_rows(x.reshape(-1, C), bias)
+        _add_bias(x, bias)
+
+
+def _add_bias(x: Array, bias: Array) -> None:
+    """Add the bias to each pixel (…, C)."""
+    if bias.any():
+        column_loops.add_to_rows(x.reshape(-1, x.shape[-1]), bias)
 
 
 def _sees_little_padding(windows: Windows) -> bool:

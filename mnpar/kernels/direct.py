@@ -4,7 +4,8 @@ registers.
 A tile of the output, six pixels by two registers of filters, is held in registers while a loop goes
 over what its windows see: each number of the image is multiplied with both registers, each register
 of filters with all six pixels. For the gradient of the filters a tile is six numbers of a window by
-two registers of filters, and the loop goes over pixels. An image is copied into its padding, a
+two registers of filters, and the loop goes over pixels. A register that has no other beside it is
+multiplied with twelve. An image is copied into its padding, a
 sample at a time, and stays in the cache.
 
 The filters of each group are cut into registers of ``LANES``; the last one may overlap the one
@@ -69,6 +70,26 @@ def _add_products(sums: Any, x: Any, i: Any, b: Any, v: Any, w: Any) -> Any:
     return s0, s1, s2, s3, s4, s5, t0, t1, t2, t3, t4, t5
 
 
+@formula
+def _add_products_of_one(sums: Any, x: Any, i: Any, b: Any, j: Any, d: Any, v: Any) -> Any:
+    """The same for one register v, and six more numbers of x, j apart from the places d."""
+    s0, s1, s2, s3, s4, s5, t0, t1, t2, t3, t4, t5 = sums
+    return (
+        s0 + repeat(x, b[0] + i) * v,
+        s1 + repeat(x, b[1] + i) * v,
+        s2 + repeat(x, b[2] + i) * v,
+        s3 + repeat(x, b[3] + i) * v,
+        s4 + repeat(x, b[4] + i) * v,
+        s5 + repeat(x, b[5] + i) * v,
+        t0 + repeat(x, d[0] + j) * v,
+        t1 + repeat(x, d[1] + j) * v,
+        t2 + repeat(x, d[2] + j) * v,
+        t3 + repeat(x, d[3] + j) * v,
+        t4 + repeat(x, d[4] + j) * v,
+        t5 + repeat(x, d[5] + j) * v,
+    )
+
+
 @compiled
 def _convolve(
     x: Array4,
@@ -98,16 +119,24 @@ def _convolve(
                 pairs[pair + 3],
                 pairs[pair + 4],
             )
-            for p in range(0, windows.size, _TILE):
-                six = (
-                    p,
-                    min(p + 1, last),
-                    min(p + 2, last),
-                    min(p + 3, last),
-                    min(p + 4, last),
-                    min(p + 5, last),
-                )
-                v = load(bias, c)
+            v = load(bias, c)
+            alone = other == k
+            for p in range(0, windows.size if alone else 0, 2 * _TILE):
+                sums = (v, v, v, v, v, v, v, v, v, v, v, v)
+                six = _six_from(p, last)
+                others = _six_from(min(p + _TILE, last), last)
+                b = _pick(windows, six)
+                e = _pick(windows, others)
+                for r in range(cells.size):
+                    first = k * many + r * run
+                    for i in range(run):
+                        u = load(filters, (first + i) * LANES)
+                        at = cells[r] + from_ + i
+                        sums = _add_products_of_one(sums, padded, at, b, at, e, u)
+                _store_column(y, n * P * K + c, K, _pick(outputs, six), sums[:6])
+                _store_column(y, n * P * K + c, K, _pick(outputs, others), sums[6:])
+            for p in range(0, 0 if alone else windows.size, _TILE):
+                six = _six_from(p, last)
                 w = load(bias, d)
                 sums = (v, v, v, v, v, v, w, w, w, w, w, w)
                 b = _pick(windows, six)
@@ -115,12 +144,24 @@ def _convolve(
                     first = k * many + r * run
                     second = other * many + r * run
                     for i in range(run):
-                        v = load(filters, (first + i) * LANES)
+                        u = load(filters, (first + i) * LANES)
                         w = load(filters, (second + i) * LANES)
-                        sums = _add_products(sums, padded, cells[r] + from_ + i, b, v, w)
+                        sums = _add_products(sums, padded, cells[r] + from_ + i, b, u, w)
                 q = _pick(outputs, six)
                 _store_column(y, n * P * K + c, K, q, sums[:6])
                 _store_column(y, n * P * K + d, K, q, sums[6:])
+
+
+@formula
+def _six_from(p: Any, last: Any) -> Any:
+    return (
+        p,
+        min(p + 1, last),
+        min(p + 2, last),
+        min(p + 3, last),
+        min(p + 4, last),
+        min(p + 5, last),
+    )
 
 
 @formula
@@ -166,8 +207,22 @@ def _gradient(
                 k, other = pairs[pair], pairs[pair + 1]
                 c, d = n * P * K + pairs[pair + 2], n * P * K + pairs[pair + 3]
                 from_ = pairs[pair + 4]
+                alone = other == k and tiles > 1  # one tile has no other beside it, either
                 for r in range(cells.size):
-                    for tile in range(tiles):
+                    for tile in range(0, tiles if alone else 0, 2):
+                        next_ = min(tile + 1, tiles - 1)
+                        at = cells[r] + from_
+                        sums = (z, z, z, z, z, z, z, z, z, z, z, z)
+                        for p in range(start, end):
+                            v = load(y, c + p * K)
+                            i = windows[p] + at + tile * _TILE
+                            j = windows[p] + at + next_ * _TILE
+                            sums = _add_products_of_one(sums, padded, i, b, j, b, v)
+                        o = (k * cells.size + r) * tiles * _TILE * LANES
+                        _add_column(total, o + tile * _TILE * LANES, sums[:6])
+                        if next_ > tile:
+                            _add_column(total, o + next_ * _TILE * LANES, sums[6:])
+                    for tile in range(0 if alone else tiles):
                         at = cells[r] + from_ + tile * _TILE
                         sums = (z, z, z, z, z, z, z, z, z, z, z, z)
                         for p in range(start, end):
