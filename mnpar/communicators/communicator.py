@@ -620,6 +620,10 @@ class Communicator:
 
     barrier, ibarrier = twins(_barrier)
 
+    def barrier_of(self, what: str) -> None:
+        """Wait as in :meth:`barrier`, under the name of the function that errors are to show."""
+        complete(self.transport, self.channel(0).steps(BARRIER, None, self._call(what)))
+
     # ---- objects, pickled, between the ranks of this job only; each method stands for that of
     # arrays without the ``_obj`` ----
 

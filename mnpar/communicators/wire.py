@@ -76,6 +76,8 @@ ROOTED = tuple(
 
 UPDATE = "optimizer.update"  # allreduce_if: errors name what the user has called
 
+FORGET = "forget"  # the barrier with which it begins
+
 _OTHERS = (
     "barrier",
     "split",
@@ -86,6 +88,7 @@ _OTHERS = (
     "ring_attention",
     UPDATE,
     "likeness",
+    FORGET,
 )
 
 OPS = (

@@ -310,7 +310,7 @@ def test_a_rank_that_does_not_forget_with_the_others_is_an_error():
         call = (lambda f, x: F.forget(f, x, comm=comm)) if comm.rank else (lambda f, x: f(x))
         call(lambda x: F.allreduce(comm, x), Variable(X.copy()))
 
-    with pytest.raises(mnpar.errors.MismatchError, match="barrier"):
+    with pytest.raises(mnpar.errors.MismatchError, match="forget"):
         mnpar.run(program, ranks=2)
 
 

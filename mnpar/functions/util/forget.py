@@ -23,6 +23,7 @@ from mnpar.autograd.graph import Gradient, VariableNode, tick
 from mnpar.autograd.tape import Tape, current_tape
 from mnpar.backend import Array
 from mnpar.communicators.communicator import ANY_SOURCE, Communicator, require_communicator
+from mnpar.communicators.wire import FORGET
 from mnpar.configuration import force_backprop_mode, is_recording
 from mnpar.function_hook import FunctionHook
 from mnpar.function_node import InputGradients
@@ -189,7 +190,8 @@ def forget(
     Args:
         func: takes and returns Variables, one or a tuple. What else it reads are parameters and
             constants; a Variable that was computed is to be an argument.
-        xs: its arguments.
+        xs: its arguments. Of divided ones ``func`` gets and returns divided Variables, all ranks of
+            their grid call forget, and ``comm`` may be left out.
         comm: ``func`` communicates, with these ranks and no others, on ``comm`` or on parts of it:
             all of them call forget, as they would a collective, and all repeat the messages in
             backward.
@@ -222,9 +224,12 @@ def forget(
     variables = [as_variable(x) for x in xs]
     if not is_recording():
         return func(*variables)
+    cut = [x.layout for x in variables if x.layout is not None]
+    if cut:
+        return _of_parts(func, variables, cut[0].grid.comm if comm is None else comm)
     if comm is not None:
         require_communicator(comm, "forget(func, *xs, comm=comm)")
-        comm.barrier()
+        comm.barrier_of(FORGET)
     recomputation = Recomputation()
     start = tick()
     tape = Tape()
@@ -240,6 +245,27 @@ def forget(
     node = Forget(func, arrays, read, recomputation, comm is not None)
     found = node.apply((*variables, *[Variable.of(None, leaf) for leaf in read]))
     return found if isinstance(result, tuple | list) else found[0]
+
+
+def _of_parts(func: Callable[..., Any], xs: list[Any], comm: Communicator) -> Any:
+    """Forget a function of divided Variables: it is one of their parts, and gives parts."""
+    layouts: list[Any] = []  # of what it returns
+    several = False
+
+    def of_parts(*parts: Variable) -> tuple[Variable, ...]:
+        nonlocal several
+        pairs = zip(xs, parts, strict=True)
+        ys = func(*[part if x.layout is None else x.layout.divided(part) for x, part in pairs])
+        several = isinstance(ys, tuple | list)
+        listed: list[Any] = _listed(ys)
+        layouts[:] = [y.layout for y in listed]
+        return tuple([y if y.layout is None else y.part for y in listed])
+
+    parts = [x if x.layout is None else x.part for x in xs]
+    found = forget(of_parts, *parts, comm=comm)
+    pairs = zip(found, layouts, strict=True)
+    ys = tuple([y if layout is None else layout.divided(y) for y, layout in pairs])
+    return ys if several else ys[0]
 
 
 def _read(used: list[VariableNode], start: int, inputs: list[Variable]) -> list[VariableNode]:

@@ -9,7 +9,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.errors import LayoutError, MismatchError
+from mnpar.errors import DeadlockError, LayoutError, MismatchError
 
 IMAGES = np.random.default_rng(0).standard_normal((2, 2, 9, 13))
 LABELS = np.array([1, 2])
@@ -401,3 +401,45 @@ def test_labels_that_are_cut_in_another_way_than_scores_are_refused(name):
             call(SCORES, columns.cut(labels))
 
     mnpar.run(program, ranks=2)
+
+
+def forgetting(grid, how):
+    """Outputs and both gradients of two layers with statistics and dropout, and of a sum."""
+    mnpar.random.seed(3)
+    normal = mnpar.initializers.Normal(1.0, "d")
+    conv, norm = (
+        L.Convolution2D(2, 3, 3, pad=1, initialW=normal),
+        L.BatchNormalization(3, dtype="d"),
+    )
+    x = mnpar.Variable(IMAGES[:, :2].astype("d"))
+
+    def layers(h):
+        y = F.dropout(F.tanh(norm(conv(h))), 0.4)
+        return y, F.sum(y * y)
+
+    y, total = how(layers, x if grid is None else grid.cut(x))
+    W = conv.W
+    gs = mnpar.grad([F.sum(y**3) + total], [x, W], enable_double_backprop=True)
+    mnpar.backward([sum([F.sum(g * g) for g in gs])])
+    outputs = y if grid is None else y.gather()
+    return outputs.array, total.array, *[g.array for g in gs], x.grad, W.grad, norm.avg_var
+
+
+@pytest.mark.parametrize("dims", [(2, 1), (2, 2), (1, 3)], ids=str)
+def test_what_is_forgotten_on_blocks_has_the_gradients_of_one_process(dims):
+    expected = forgetting(None, lambda layers, x: layers(x))
+    ranks = int(np.prod(dims))
+    program = lambda comm: forgetting(mnpar.SpatialGrid(comm, dims), F.forget)
+    for found in mnpar.run(program, ranks=ranks):
+        for one, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, right, rtol=1e-9, atol=1e-9)
+
+
+def test_a_rank_that_forgets_alone_is_told_of_forget():
+    def program(comm):
+        x = mnpar.SpatialGrid(comm, (2, 1)).cut(IMAGES)
+        function = lambda h: F.convolution_2d(h, np.ones((1, 2, 3, 3)), pad=1)
+        F.forget(function, x) if comm.rank == 0 else F.sum(function(x))
+
+    with pytest.raises(DeadlockError, match="rank 0: waits in forget"):
+        mnpar.run(program, ranks=2)
