@@ -621,6 +621,11 @@ class Link(hints.KeywordHints):
         specs = ", ".join([f"{name}={value}" for name, value in self.printable_specs])
         return f"{type(self).__name__}({specs})"
 
+    def __str__(self) -> str:
+        # the table of a model that parallelize has divided
+        plan = vars(self).get("_plan")
+        return repr(self) if plan is None else str(plan.table(self))
+
 
 def check_name(link: Link, name: str) -> None:
     """Raise AttributeError if a parameter or child of a link has the name of a link's method, which

@@ -102,3 +102,17 @@ def test_grad_of_divided_parameters_is_that_of_each_ranks_part(ranks):
             continue
         np.testing.assert_allclose(used, whole[box.index], rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(nothing, np.zeros(other.shape))
+
+
+def test_printing_a_divided_model_shows_its_plan_and_repr_its_layers():
+    def program(comm):
+        mnpar.random.seed(0)
+        chain = mnpar.Chain(fc=L.Linear(4, 3))
+        model = mnpar.parallelize(chain, mnpar.Mesh(comm, model=2), {"fc": "columns"})
+        assert str(model) == str(mnpar.plan_of(model))
+        assert str(mnpar.gathered(model)) == repr(mnpar.gathered(model))
+        return str(model), repr(model)
+
+    table, layers = mnpar.run(program, ranks=2)[1]
+    assert table.startswith("model=2: rank 1\nparameter")
+    assert "(fc): ColumnParallelLinear(in_size=4, out_size=3" in layers

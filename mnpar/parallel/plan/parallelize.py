@@ -19,6 +19,7 @@ from mnpar.parallel.pipeline.pipeline import Pipeline
 from mnpar.parallel.plan.divisions import BATCH_STATISTICS, DIVISIONS, Division, Order
 from mnpar.parallel.plan.layers import layers_of
 from mnpar.parallel.plan.rules import MatchedLink, matches, read_rules
+from mnpar.parallel.plan.table import PlanTable, plan_of
 from mnpar.parameter import Parameter
 
 
@@ -33,6 +34,10 @@ class ParallelPlan:
 
     mesh: Mesh
     skeleton: Link
+
+    def table(self, model: Link) -> PlanTable:
+        """Return the rows of the model that was divided, on this rank: what printing it shows."""
+        return plan_of(model, self.mesh)
 
 
 def parallelize(
