@@ -1,5 +1,6 @@
-"""Rows of matrices by loops where numpy goes through them number by number: extrema, products,
-running sums; and rows that are added at places that may repeat.
+"""Rows of matrices by loops where numpy goes through them number by number, or several times:
+extrema, products, sums of products, running sums; and rows that are added at places that may
+repeat.
 
 numpy is as fast along the other axes, which are left to it.
 """
@@ -21,9 +22,12 @@ from mnpar.kernels.compiler import (
     compiled,
     formula,
     has_dtype_of_loops,
+    reduction,
     suits,
 )
+from mnpar.kernels.moments import RUN
 from mnpar.kernels.scalar import number_of, rank_of
+from mnpar.kernels.sums import sum_over
 
 SHORT = 16  # numbers of a row: fewer are compared one by one
 
@@ -79,6 +83,40 @@ def reduce_rows(name: str, x: Array, axis: Axis) -> Array:
         return y
     found: Array = getattr(x, name)(axis=axis, keepdims=True)
     return found
+
+
+@compiled
+def _sum_products(x: Matrix, y: Matrix, sums: Vector) -> None:
+    N, C = x.shape
+    for n in range(N):
+        total = 0.0
+        for start in range(0, C, RUN):
+            total += _products(x[n, start : start + RUN], y[n, start : start + RUN])
+        sums[n] = total
+
+
+@reduction
+def _products(x: Any, y: Any) -> Any:
+    total = 0.0
+    for i in range(x.size):
+        total += x[i] * y[i]
+    return total
+
+
+def sum_products(x: Any, y: Any, axis: int | tuple[int, ...]) -> Any:
+    """``(x * y).sum(axis, keepdims=True)`` of two arrays of one shape, or of Variables.
+
+    Example:
+        >>> sum_products(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), 1)
+        array([[11.]])
+    """
+    last = axis if type(axis) is not tuple else axis[0] if len(axis) == 1 else None
+    if type(x) is np.ndarray and last in (-1, x.ndim - 1) and x.size and suits(x, y):
+        sums = np.empty((*x.shape[:-1], 1), x.dtype)
+        rows = (-1, x.shape[-1])
+        _sum_products(x.reshape(rows), y.reshape(rows), sums)
+        return sums
+    return sum_over(x * y, axis, keepdims=True)
 
 
 @compiled

@@ -95,6 +95,7 @@ KERNELS = {
         lambda x, g: rows.product_gradient(x[:, :20] / 3, (1,), g[:, :1]),
         2,
     ),
+    "sums of products of rows": (lambda x, y: rows.sum_products(x, y, x.ndim - 1), 2),
     "rows that are added": (added_rows, 2),
     "running sums": (lambda x: rows.running_sums(x, x.ndim - 1, False), 1),
     "running sums to the end": (lambda x: rows.running_sums(x, x.ndim - 1, True), 1),

@@ -9,7 +9,7 @@ from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, Operand, array_of
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels.dtypes import compute_dtype, floating_dtype
-from mnpar.kernels.sums import sum_over
+from mnpar.kernels.rows import sum_products
 from mnpar.variable import Variable, as_variable
 
 
@@ -84,7 +84,7 @@ class Normalize(GenericFunction):
         """‖x‖, or 1 where that is 0: beside an x of 0 it does not matter, and its root can be
         differentiated; and ‖x‖ + ε.
         """
-        squares = sum_over(x * x, self.axis, keepdims=True)
+        squares: Operand = sum_products(x, x, self.axis)
         none = (array_of(squares) == 0).astype(squares.dtype)
         length = (squares + none) ** 0.5
         # in this order: beside 1 a small ε is lost
@@ -105,7 +105,7 @@ class Normalize(GenericFunction):
             g = cast(gy, compute_dtype(x))
             length, whole = self._lengths(widened)
             return g / whole - widened * (
-                sum_over(g * widened, self.axis, keepdims=True) / whole / whole / length
+                sum_products(g, widened, self.axis) / whole / whole / length
             )
 
         return gx
