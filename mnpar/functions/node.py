@@ -17,10 +17,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 import numpy as np
 
 from mnpar import backend
+from mnpar.autograd.tape import Tape
 from mnpar.backend import Array, ArrayModule
 from mnpar.function_node import FunctionNode, InputGradients
 from mnpar.hints import MISSING, check_keywords, refuse_call
-from mnpar.variable import Variable, as_variable
+from mnpar.variable import Variable, as_variable, grad
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -45,6 +46,21 @@ class GenericFunction(FunctionNode):
                 return self.apply(xs)[0]
         y: Operand = self.forward(*xs)
         return y
+
+
+def composed_gradient(
+    compute: Callable[[Variable], Variable], x: Variable, gy: Variable | Array
+) -> Variable | None:
+    """Return the gradient of x by differentiable functions that compute the same: slower than a
+    function's own, but differentiable any number of times.
+
+    Args:
+        compute: y of x, of functions of mnpar.
+        x: an input that backward got as a Variable.
+        gy: the gradient of y.
+    """
+    with Tape():
+        return grad([compute(x)], [x], [as_variable(gy)], enable_double_backprop=True)[0]
 
 
 class Elementwise(Protocol):

@@ -7,12 +7,9 @@ the sequence of labels. kernels/ctc.py sums over all paths.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from mnpar import backend
-from mnpar.autograd.tape import Tape
 from mnpar.backend import Array, ArrayModule
 from mnpar.function_node import InputGradients
 from mnpar.functions.activation.softmax import log_softmax
@@ -20,11 +17,17 @@ from mnpar.functions.array.get_item import get_item, where
 from mnpar.functions.array.joining import concat, stack
 from mnpar.functions.array.shape import cast
 from mnpar.functions.math.reduction import logsumexp, mean
-from mnpar.functions.node import GenericFunction, array_of, check_option, show_shapes
+from mnpar.functions.node import (
+    GenericFunction,
+    array_of,
+    check_option,
+    composed_gradient,
+    show_shapes,
+)
 from mnpar.kernels import softmax as kernels
 from mnpar.kernels.ctc import NEVER, States, sum_paths, sum_paths_gradient
 from mnpar.kernels.dtypes import upcast_halves
-from mnpar.variable import Variable, as_variable, grad
+from mnpar.variable import Variable, as_variable
 
 
 class CTC(GenericFunction):
@@ -43,21 +46,12 @@ class CTC(GenericFunction):
     def backward(self, gy: Variable | Array) -> InputGradients:
         (x,) = self.get_retained_inputs()
         if isinstance(x, Variable):
-            return lambda: self._recorded(x, gy)
+            return lambda: composed_gradient(lambda x: _composed(x, self.states), x, gy)
         return lambda: self._vjp(x, array_of(gy))
 
     def _vjp(self, x: Array, gy: Array) -> Array:
         found = sum_paths_gradient(self.log_y, self.states, self.alpha, self.log_p, gy)
         return found.astype(x.dtype, copy=False)
-
-    def _recorded(self, x: Variable, gy: Variable | Array) -> Any:
-        """The gradient by differentiable functions of mnpar, step by step: slower, but
-        differentiable any number of times.
-        """
-        with Tape():
-            return grad(
-                [_composed(x, self.states)], [x], [as_variable(gy)], enable_double_backprop=True
-            )[0]
 
 
 def _composed(x: Variable, states: States) -> Variable:

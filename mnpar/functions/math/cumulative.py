@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from mnpar import backend
-from mnpar.autograd.tape import Tape
 from mnpar.backend import HALVES, Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.broadcast import BroadcastTo
@@ -20,10 +19,16 @@ from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape, transpose
 from mnpar.functions.math.reduction import kept_shape
-from mnpar.functions.node import GenericFunction, array_of, normalize_axes, normalize_axis
+from mnpar.functions.node import (
+    GenericFunction,
+    array_of,
+    composed_gradient,
+    normalize_axes,
+    normalize_axis,
+)
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.rows import product_gradient, reduce_rows, running_sums
-from mnpar.variable import Variable, as_variable, grad
+from mnpar.variable import Variable, as_variable
 
 
 class CumSum(GenericFunction):
@@ -134,17 +139,12 @@ class Prod(GenericFunction):
         if _divides(array_of(y)):
             return lambda: BroadcastTo(x.shape)(gy * y) / x
         if isinstance(x, Variable):
-            return lambda: self._recorded(x, as_variable(gy))
+            return lambda: composed_gradient(lambda x: _in_pairs(x, self.axes), x, gy)
         return lambda: self._by_others(x, gy)
 
     def _by_others(self, x: Array, gy: Variable | Array) -> Array:
         gx = product_gradient(upcast_halves(x), self.axes, upcast_halves(array_of(gy)))
         return gx.astype(x.dtype, copy=False)
-
-    def _recorded(self, x: Variable, gy: Variable) -> Any:
-        """The gradient by differentiable functions of mnpar."""
-        with Tape():
-            return grad([_in_pairs(x, self.axes)], [x], [gy], enable_double_backprop=True)[0]
 
 
 def prod(x: Variable | Array, axis: Any = None, keepdims: bool = False) -> Variable:
