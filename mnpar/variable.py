@@ -242,8 +242,9 @@ class Variable(ArrayLike):
 
         Raises:
             TypeError: this Variable needs a gradient, which numpy would cut off.
+            LayoutError: it is divided.
         """
-        if self.requires_grad or self.layout is not None:
+        if self.requires_grad and self.layout is None:
             return super().__array__(dtype, copy)
         return np.array(self.array, dtype, copy=copy)
 

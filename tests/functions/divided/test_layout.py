@@ -443,3 +443,27 @@ def test_a_rank_that_forgets_alone_is_told_of_forget():
 
     with pytest.raises(DeadlockError, match="rank 0: waits in forget"):
         mnpar.run(program, ranks=2)
+
+
+def test_numpy_makes_no_array_of_a_divided_one():
+    def program(comm):
+        np.asarray(mnpar.SpatialGrid(comm, (2, 1)).cut(IMAGES))
+
+    with pytest.raises(LayoutError, match=r"this rank has a part of it, x\.part\.array"):
+        mnpar.run(program, ranks=2)
+
+
+def test_statistics_over_ranks_without_blocks_of_theirs_are_refused():
+    """Half of the ranks have other images, of which each has a half."""
+
+    def program(comm, *blocks):
+        mesh = mnpar.Mesh(comm, data=2, space=(2, 1))
+        norm = L.MultiNodeBatchNormalization(2, mesh.data, blocks=comm if blocks else None)
+        y = norm(mesh.cut(IMAGES[mesh.data.rank :][:1], space=(2, 3)))
+        return y.gather().array
+
+    with pytest.raises(LayoutError, match=r"over the 2 ranks of comm.* blocks=mesh\["):
+        mnpar.run(program, ranks=4)
+    whole = L.BatchNormalization(2)(IMAGES).array
+    for rank, y in enumerate(mnpar.run(program, ranks=4, args=(True,))):
+        np.testing.assert_allclose(y, whole[rank // 2 :][:1], rtol=1e-5, atol=1e-5)
