@@ -49,6 +49,12 @@ REMEDY = (
 )
 
 
+_DECLARE = (
+    "elementwise = True in the class {0} says that each element depends on those at its place "
+    "alone; else @mnpar.layout_rule({0}) declares what it needs of other ranks "
+    "(docs/spatial_recipe.md). "
+)
+
 REMEMBERED = 1000  # layouts of one grid
 _TEXT = 252  # bytes of a layout's description that ranks compare, and show, beside its checksum
 _BEGAN_APART = (
@@ -235,7 +241,9 @@ class GridLayout:
         node.layout = None
         rule = _above("rule_of")(type(node))
         if rule is None:
-            self.refuse(node.label, "it has no rule for divided arrays")
+            name, home = type(node).__name__, type(node).__module__.partition(".")[0]
+            remedy = REMEDY if home == "mnpar" else _DECLARE.format(name) + REMEDY
+            self.refuse(node.label, "it has no rule for divided arrays", remedy)
         with self.as_input():
             ys: Any = rule(node, *inputs)
         return ys if isinstance(ys, tuple) else (ys,)

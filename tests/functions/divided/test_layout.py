@@ -467,3 +467,10 @@ def test_statistics_over_ranks_without_blocks_of_theirs_are_refused():
     whole = L.BatchNormalization(2)(IMAGES).array
     for rank, y in enumerate(mnpar.run(program, ranks=4, args=(True,))):
         np.testing.assert_allclose(y, whole[rank // 2 :][:1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_function_without_a_rule_says_how_one_is_declared():
+    program = lambda comm: refused(comm, REFUSED["no rule"])
+    for message in mnpar.run(program, ranks=2):
+        assert "elementwise = True in the class Unknown" in message
+        assert "@mnpar.layout_rule(Unknown)" in message

@@ -19,6 +19,7 @@ FIRST = int(os.environ.get("MNPAR_NETWORKS_FIRST", 0))
 COUNT = FIRST + int(os.environ.get("MNPAR_NETWORKS", 120))
 KINDS = [
     *["convolution"] * 3,
+    "padded",
     *["deconvolution", "max", "average", "average", "lp", "unpooling", "batch", "group", "layer"],
     *["relu", "skip", "flip", "pad", "slice", "roll", "dropout", "response", "softmax", "mean"],
     *["shuffle", "concat", "crop", "scale", "resize", "sign"],
@@ -51,6 +52,13 @@ def draw_layer(rng, n, h):
             return call, [(out, C // groups, *ksize), (out,)]
         call = lambda h, _, W, b: F.deconvolution_nd(h, W, b, stride, pad, None, dilate, groups)
         return call, [(C, out // groups, *ksize), (out,)]
+    if kind == "padded":
+        ksize, stride = per_axis(1, 5), per_axis(1, 3)
+        pad = [(int(a), int(b)) for a, b in rng.integers(0, 4, (n, 2))]
+        modes = ["constant", "edge", "reflect", "symmetric", "wrap"]
+        mode = [modes[rng.integers(5)] for _ in range(n)]
+        call = lambda h, _, W: F.convolution_nd(h, W, None, stride, pad, mode=mode)
+        return call, [(2, C, *ksize)]
     if kind in ("max", "average", "lp"):
         ksize, stride = per_axis(1, 5), per_axis(1, 4)
         pad = tuple(int(rng.integers(0, k // 2 + 1)) for k in ksize)
