@@ -366,7 +366,8 @@ def test_integers_of_the_lowest_value_are_found_beside_padding():
 @needs_numba
 @pytest.mark.parametrize("mean", [0.0, 3.0, 1e5])
 @pytest.mark.parametrize(
-    ("C", "groups"), [(3, 0), (16, 0), (37, 0), (3, 1), (24, 3), (37, 1), (16, 16)]
+    ("C", "groups"),
+    [(3, 0), (16, 0), (37, 0), (150, 0), (3, 1), (24, 3), (37, 1), (16, 16), (72, 2)],
 )
 def test_normalizations_err_no_more_than_four_times_as_much_as_the_twin(C, groups, mean, computed):
     rng = np.random.default_rng(2)
