@@ -316,6 +316,7 @@ KEYWORDS: dict[str, tuple[str, ...]] = {
     "output_size": ("outsize", "output_shape"),
     "p": ("ratio", "dropout_ratio", "dropout"),
     "padding": ("pad", "pad_width"),
+    "padding_mode": ("mode='wrap' for 'circular', 'edge' for 'replicate'",),
     "padding_idx": ("ignore_label",),
     "rate": ("ratio",),
     "reduction": ("reduce",),

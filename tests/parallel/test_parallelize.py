@@ -116,3 +116,28 @@ def test_printing_a_divided_model_shows_its_plan_and_repr_its_layers():
     table, layers = mnpar.run(program, ranks=2)[1]
     assert table.startswith("model=2: rank 1\nparameter")
     assert "(fc): ColumnParallelLinear(in_size=4, out_size=3" in layers
+
+
+@pytest.mark.parametrize(
+    "rules", [{"*": "filters, gathered"}, {"first": "filters", "second": "channels"}], ids=str
+)
+def test_a_divided_convolution_pads_images_as_the_whole_one(rules):
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 7)).astype("f4")
+
+    class Net(mnpar.Chain):
+        def __init__(self):
+            super().__init__()
+            self.first = L.Convolution2D(3, 4, 3, pad=[(2, 0), (1, 1)], mode=("edge", "wrap"))
+            self.second = L.Convolution2D(4, 2, 3, pad=1, mode="reflect")
+
+        def forward(self, x):
+            return self.second(F.tanh(self.first(x)))
+
+    def program(comm):
+        mnpar.random.seed(0)
+        return mnpar.parallelize(Net(), mnpar.Mesh(comm, model=comm.size), rules)(x).array
+
+    mnpar.random.seed(0)
+    whole = Net()(x).array
+    for y in mnpar.run(program, ranks=3):
+        np.testing.assert_allclose(y, whole, rtol=1e-5, atol=1e-6)

@@ -156,3 +156,19 @@ def test_gaps_suit_every_padding(parts, mode):
     assert plans[1].adjoint.adjoint is plans[1]
     sent = [plans[1].sent(rank) for rank in range(ranks)]
     assert [plans[1].adjoint.received(rank) for rank in range(ranks)] == sent
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric", "wrap"])
+@pytest.mark.parametrize("parts", [(2, 1), (3, 1), (2, 2)], ids=str)
+def test_a_convolution_that_pads_by_the_image_sends_the_halo_alone(parts, mode):
+    shape, ranks = (7, 9), int(np.prod(parts))
+    pad = [(2, 1), (0, 3)]
+    window = Window.of(2, kernel=3, pad=pad)
+    have, out = blocks(shape, parts, ranks), blocks(window.outputs(shape), parts, ranks)
+    plan = halo_plan(have, out, shape, window, mode, gaps=True)
+    call = lambda x: F.convolution_2d(x, np.ones((1, 2, 3, 3)), pad=pad, mode=mode)
+    values = np.random.default_rng(0).standard_normal((2, 2, *shape))
+    for rank, found in enumerate(mnpar.run(lambda comm: measure(comm, call, parts, values), ranks)):
+        _, _, forward, backward, *_ = found
+        assert forward == plan.sent(rank) * 2 * 2 * 8
+        assert backward == plan.received(rank) * 2 * 2 * 8
