@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -278,26 +279,33 @@ class PaddedConvolution(Convolving):
         self.retain_inputs((0, 1))
         return Convolution(self.windows, self.groups).forward(self._padded(x), W, b)
 
+    @cached_property
+    def _zeros(self) -> list[tuple[int, int]]:
+        """How many zeros are added at both ends of each axis."""
+        pairs = zip(self.modes, self.window.pad, strict=True)
+        return [(0, 0), (0, 0), *[pad if mode == "constant" else (0, 0) for mode, pad in pairs]]
+
+    @cached_property
+    def _own(self) -> list[tuple[int, tuple[int, int], str]]:
+        """The axes that are padded by their own cells: widths and modes."""
+        trio = enumerate(zip(self.window.pad, self.modes, strict=True), 2)
+        return [(axis, pad, mode) for axis, (pad, mode) in trio if mode != "constant" and any(pad)]
+
     def _padded(self, x: Any) -> Any:
-        """p(x): one axis after the other."""
-        for axis, (mode, pads) in enumerate(zip(self.modes, self.window.pad, strict=True), 2):
-            if mode == "constant":
-                widths = [pads if axis == a else (0, 0) for a in range(x.ndim)]
-                x = Pad(widths, [(0, 0)] * x.ndim)(x)
-            else:
-                x = x[_along(axis, pads, x.shape[axis], mode, x)]
+        """p(x)."""
+        if any(map(any, self._zeros)):
+            x = Pad(self._zeros, [(0, 0)] * x.ndim)(x)
+        for axis, pad, mode in self._own:
+            x = x[_along(axis, pad, x.shape[axis], mode, x)]
         return x
 
     def _unpadded(self, g: Any, shape: Numbers) -> Any:
         """Its adjoint: what p(x) gets is added up where it came from."""
-        for axis in reversed(range(2, len(shape))):
-            (low, high), mode = self.window.pad[axis - 2], self.modes[axis - 2]
-            if mode == "constant":
-                g = g[(*[slice(None)] * axis, slice(low, low + shape[axis]))]
-            else:
-                to = (*g.shape[:axis], *shape[axis:])
-                g = ScatterAdd(_along(axis, (low, high), shape[axis], mode, g), to)(g)
-        return g
+        for axis, pad, mode in reversed(self._own):
+            to = (*g.shape[:axis], shape[axis], *g.shape[axis + 1 :])
+            g = ScatterAdd(_along(axis, pad, shape[axis], mode, g), to)(g)
+        inside = [slice(low, low + n) for (low, _), n in zip(self._zeros, shape, strict=True)]
+        return g[tuple(inside)] if g.shape != shape else g
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         x, W = self.get_retained_inputs()
