@@ -14,11 +14,10 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import HALVES, Array
 from mnpar.function_node import InputGradients
-from mnpar.functions.array.broadcast import BroadcastTo
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape, transpose
-from mnpar.functions.math.reduction import kept_shape
+from mnpar.functions.math.reduction import Reduction, kept_shape
 from mnpar.functions.node import (
     GenericFunction,
     array_of,
@@ -115,36 +114,48 @@ def _running_products(x: Variable, axis: int) -> Variable:
     return y
 
 
-class Prod(GenericFunction):
-    """``y = Π x`` over some axes, which stay with length 1; ``gx`` is ``gy`` times the product of
-    the others.
-    """
+class Prod(Reduction):
+    """``y = Π x`` over some axes; ``gx`` is ``gy`` times the product of the others."""
 
-    def __init__(self, axes: tuple[int, ...]) -> None:
-        self.axes = axes
+    axis: tuple[int, ...]
 
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         self.retain_outputs((0,))
         wide = upcast_halves(x)
         y: Array = (
-            reduce_rows("prod", wide, self.axes)
+            reduce_rows("prod", wide, self.axis)
             if wide.dtype.kind == "f"
-            else wide.prod(axis=self.axes, keepdims=True, dtype=wide.dtype)
+            else wide.prod(axis=self.axis, keepdims=True, dtype=wide.dtype)
         )
-        return y.astype(x.dtype, copy=False)
+        y = y.astype(x.dtype, copy=False)
+        return y if self.keepdims else y.squeeze(self.axis)
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         (x,), (y,) = self.get_retained_inputs(), self.get_retained_outputs()
         if _divides(array_of(y)):
-            return lambda: BroadcastTo(x.shape)(gy * y) / x
+            return lambda: self.spread(gy * y) / x
         if isinstance(x, Variable):
-            return lambda: composed_gradient(lambda x: _in_pairs(x, self.axes), x, gy)
+            return lambda: composed_gradient(self._in_pairs, x, gy)
         return lambda: self._by_others(x, gy)
 
     def _by_others(self, x: Array, gy: Variable | Array) -> Array:
-        gx = product_gradient(upcast_halves(x), self.axes, upcast_halves(array_of(gy)))
+        g = upcast_halves(array_of(self.lift(gy)))
+        gx = product_gradient(upcast_halves(x), self.axis, g)
         return gx.astype(x.dtype, copy=False)
+
+    def _in_pairs(self, x: Variable) -> Variable:
+        """The same by differentiable functions."""
+        order = (*self.axis, *[i for i in range(x.ndim) if i not in self.axis])
+        y = transpose(x, order) if self.axis else x
+        n = len(self.axis)
+        y = reshape(y, (int(np.prod(y.shape[:n])), *y.shape[n:]))
+        while y.shape[0] > 1:
+            n = y.shape[0]
+            even = get_item(y, slice(0, n - n % 2, 2)) * get_item(y, slice(1, n, 2))
+            y = concat((even, get_item(y, slice(n - 1, n))), axis=0) if n % 2 else even
+        kept = kept_shape(x.shape, self.axis)
+        return reshape(y, kept if self.keepdims else y.shape[1:])
 
 
 def prod(x: Variable | Array, axis: Any = None, keepdims: bool = False) -> Variable:
@@ -166,18 +177,7 @@ def prod(x: Variable | Array, axis: Any = None, keepdims: bool = False) -> Varia
     """
     x = as_variable(x)
     axes = sorted(normalize_axes("prod", x, range(x.ndim) if axis is None else axis))
-    y = Prod(tuple(axes)).apply((x,))[0]
-    return y if keepdims else reshape(y, tuple([n for i, n in enumerate(x.shape) if i not in axes]))
-
-
-def _in_pairs(x: Variable, axes: tuple[int, ...]) -> Variable:
-    y = transpose(x, (*axes, *[i for i in range(x.ndim) if i not in axes])) if axes else x
-    y = reshape(y, (int(np.prod(y.shape[: len(axes)])), *y.shape[len(axes) :]))
-    while y.shape[0] > 1:
-        n = y.shape[0]
-        even = get_item(y, slice(0, n - n % 2, 2)) * get_item(y, slice(1, n, 2))
-        y = concat((even, get_item(y, slice(n - 1, n))), axis=0) if n % 2 else even
-    return reshape(y, kept_shape(x.shape, axes))
+    return Prod(tuple(axes), keepdims).apply((x,))[0]
 
 
 def _divides(y: Array) -> bool:

@@ -121,14 +121,11 @@ def mean(node: Any, x: Any) -> Any:
 @layout_rule(Prod, CumSum, CumProd)
 def along_whole_axes(node: Any, x: Any) -> Any:
     """Apply the function to parts; the axes along which it goes must be whole."""
-    axes = (
-        tuple([a % x.ndim for a in node.axes]) if isinstance(node, Prod) else (node.axis % x.ndim,)
-    )
+    axes = reduced_axes(node, x)
     if [a for a in x.layout.cut_axes if a in axes]:
         x.layout.refuse(node.label, f"it goes along axes {axes}, of which one is cut")
     (y,) = node.apply((x.part,))
-    shape = [n if a in x.layout.cut_axes else y.shape[a] for a, n in enumerate(x.shape)]
-    return x.layout.like(shape).divided(y)
+    return reduced(x, y, axes, node.keepdims) if isinstance(node, Prod) else x.layout.divided(y)
 
 
 # ---- extrema ----
