@@ -387,23 +387,37 @@ def to_channel_view(
     """x in the order of axes (None: its own) in which it can be read as (A, C, B), and this
     shape.
     """
-    x, reduced = as_variable(x), reduced_axes(x.ndim, next(iter(params.values())).ndim, axis)
+    x = as_variable(x)
     if compute_dtype(x).kind != "f":
         raise TypeError(f"{name}: x has dtype {x.dtype}, but statistics are floats: cast it first")
-    kept = tuple([n for n in range(x.ndim) if n not in reduced])
-    shape = tuple([x.shape[n] for n in kept])
+    named = axis if axis is None or isinstance(axis, int) else tuple(axis)  # to be looked up
+    shape, order, view = _view_of_shape(x.shape, next(iter(params.values())).ndim, named)
     for param, value in params.items():
         if value.shape != shape:
+            reduced = reduced_axes(x.ndim, next(iter(params.values())).ndim, axis)
             raise ValueError(
                 f"{name}: {param} of shape {value.shape} must have shape {shape}: x {x.shape} "
                 f"without its axes {reduced}"
             )
+    return x if order is None else transpose(x, order), order, view
+
+
+@functools.lru_cache(maxsize=256)
+def _view_of_shape(
+    shape: tuple[int, ...], n_kept: int, axis: Axis
+) -> tuple[tuple[int, ...], tuple[int, ...] | None, ChannelView]:
+    """The lengths of the axes that do not share a mean, the order of axes, and the shape in which x
+    is read then.
+    """
+    reduced = reduced_axes(len(shape), n_kept, axis)
+    kept = tuple([n for n in range(len(shape)) if n not in reduced])
+    lengths = tuple([shape[n] for n in kept])
     first, end = (kept[0], kept[-1] + 1) if kept else (0, 0)
     if end - first == len(kept):
-        return x, None, channel_view(x.shape, first, end)
+        return lengths, None, channel_view(shape, first, end)
     order = reduced + kept
-    x = transpose(x, order)
-    return x, order, channel_view(x.shape, len(reduced), x.ndim)
+    in_order = tuple([shape[n] for n in order])
+    return lengths, order, channel_view(in_order, len(reduced), len(shape))
 
 
 def from_channel_view(y: Variable, order: tuple[int, ...] | None) -> Variable:
