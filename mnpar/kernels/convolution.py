@@ -100,10 +100,10 @@ def _transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x
     elif (
         groups == 1
         and windows.is_reversible
-        and winograd_loops.is_faster(windows.reversed(), len(y), K, C)
+        and winograd_loops.is_faster(windows.reversed, len(y), K, C)
     ):
         filters = winograd_loops.transform_filters(W, turned=True)
-        winograd_loops.convolve(y, filters, bias, windows.reversed(), x)
+        winograd_loops.convolve(y, filters, bias, windows.reversed, x)
     elif C < LANES and (groups > 1 or K < LANES):
         grouped.transpose(y, W, bias, windows, groups, x)
     elif groups > 1 or (C >= LANES and _sees_little_padding(windows)):

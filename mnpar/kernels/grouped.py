@@ -57,7 +57,7 @@ class Planes:
     windows: Array
     outputs: Array
     cells: Array
-    kernel: tuple[list[int], list[int]]
+    kernel: tuple[slice, slice]
 
     @property
     def computed(self) -> int:
@@ -109,7 +109,7 @@ def _of_windows(windows: Windows, channels: int) -> Planes:
         at,
         np.arange(OH * OW),
         _of_channels(cells, channels, size),
-        (list(range(windows.K[0])), list(range(windows.K[1]))),
+        (slice(0, windows.K[0]), slice(0, windows.K[1])),
     )
 
 

@@ -40,7 +40,7 @@ class Places:
     cells: Array
     run: int
     outputs: Array
-    kernel: tuple[list[int], list[int]]
+    kernel: tuple[slice, slice]
 
     def padded(self, dtype: Any) -> Array:
         """Return zeros (height, width, C), with room for what is read behind the last cell."""
@@ -77,7 +77,7 @@ def _of_windows(windows: Windows, C: int, by_cell: bool) -> Places:
         rows if together else _table(rows, np.arange(kw) * (dw * C)),
         kw * C if together else C,
         np.arange(OH * OW),
-        (list(range(kh)), list(range(kw))),
+        (slice(0, kh), slice(0, kw)),
     )
 
 
@@ -118,10 +118,17 @@ def _of_image(windows: Windows, K: int) -> list[Places]:
                         _table(rows, columns),
                         K,
                         _table(*outputs),
-                        ([i for i, _ in up], [j for j, _ in along]),
+                        (_as_slice([i for i, _ in up]), _as_slice([j for j, _ in along])),
                     )
                 )
     return found
+
+
+def _as_slice(offsets: list[int]) -> slice:
+    """Offsets in the kernel, which are equally far apart: s divides a place p - i d for every
+    s / gcd(s, d)-th i.
+    """
+    return slice(offsets[0], offsets[-1] + 1, offsets[1] - offsets[0] if offsets[1:] else 1)
 
 
 def _seen(windows: Windows, axis: int) -> list[tuple[int, int, list[tuple[int, int]]]]:
@@ -137,6 +144,7 @@ def _seen(windows: Windows, axis: int) -> list[tuple[int, int, list[tuple[int, i
     return ways
 
 
+@functools.lru_cache(maxsize=256)
 def sees_all(windows: Windows) -> bool:
     """Return whether each pixel of the image has a place: along no axis are there gaps."""
     return all([seen for axis in range(2) for _, _, seen in _seen(windows, axis)])

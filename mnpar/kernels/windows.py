@@ -234,6 +234,7 @@ class Windows:
             [a + 2 * p == n for a, p, n in zip(self.size, self.pad, self.padded, strict=True)]
         )
 
+    @functools.cached_property
     def reversed(self) -> Windows:
         """The windows by which the windows' values are gathered into an image, if it is
         ``is_reversible``.

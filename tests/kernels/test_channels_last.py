@@ -145,7 +145,7 @@ def images(windows, K, C):
             windows.dilate[1:],
             windows.out[1:],
         )
-    turned = [(windows.reversed(), N, K, C)] if windows.is_reversible else []
+    turned = [(windows.reversed, N, K, C)] if windows.is_reversible else []
     return [(windows, N, C, K), *turned]
 
 

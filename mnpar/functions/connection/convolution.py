@@ -156,7 +156,7 @@ class Deconvolution(Convolving):
         """
         g = self.groups
         n = len(self.windows.K)
-        windows = self.windows.reversed()
+        windows = self.windows.reversed
         if y.dtype.kind in "fc" and winograd.is_faster(
             windows, len(y), (W.shape[1], W.shape[0] // g, *W.shape[2:])
         ):
