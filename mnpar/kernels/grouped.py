@@ -27,7 +27,7 @@ from mnpar.kernels import places, tuning
 from mnpar.kernels.columns import advance_between
 from mnpar.kernels.compiler import Array4, Array5, Cube, Integers, Matrix, Vector, compiled, formula
 from mnpar.kernels.lanes import LANES, fill, load, repeat, store
-from mnpar.kernels.sums import even_slices
+from mnpar.kernels.sums import even_slices, row_sums
 from mnpar.kernels.windows import Numbers, Windows
 
 _FILTERS, _REGISTERS = 4, 3  # of a tile
@@ -388,7 +388,8 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers) 
     tables = (some.rows, some.columns, some.windows[::OW].copy(), np.array((0, OW, 0)))
     for n in _blocks(x, y):
         _gradient(x[n], y[n], *tables, some.cells, count, planes, given, total)
-    sums = total.sum(axis=4).reshape(groups, tiles, parts, _FILTERS, _REGISTERS)
+    sums = row_sums(total.reshape(-1, LANES))
+    sums = sums.reshape(groups, tiles, parts, _FILTERS, _REGISTERS)
     found = sums.transpose(0, 1, 3, 2, 4).reshape(groups, tiles * _FILTERS, -1)
     gW = found[:, :own, : math.prod(shape[1:])].reshape(shape)
     return gW if isfinite(gW.sum()) else None
