@@ -75,21 +75,21 @@ def time_step(s, old, f, inside, c):
     fe = half * (h[:, :-1] + h[:, 1:]) * u[:, :-1]  # what flows through east faces
     fn = half * (h[:-1] + h[1:]) * v[:-1]  # and through north faces
     spin = (v[:-1, 1:] - v[:-1, :-1] - u[1:, :-1] + u[:-1, :-1]) * per_dx
-    depth = quarter * (h[:-1, :-1] + h[:-1, 1:] + h[1:, :-1] + h[1:, 1:])
-    q = (f[:-1] + spin) / depth  # potential vorticity, at the north-east corners
-    qn = half * q * (fn[:, :-1] + fn[:, 1:])
-    qe = half * q * (fe[:-1] + fe[1:])
+    # a quarter of the potential vorticity, at the north-east corners
+    q = (f[:-1] + spin) / (h[:-1, :-1] + h[:-1, 1:] + h[1:, :-1] + h[1:, 1:])
+    qn = q * (fn[:, :-1] + fn[:, 1:])
+    qe = q * (fe[:-1] + fe[1:])
     uu, vv = u * u, v * v
     ke = quarter * (uu[1:, 1:] + uu[1:, :-1] + vv[1:, 1:] + vv[:-1, 1:])  # kinetic energy
     dh = per_dx * (fe[1:-1, :-1] - fe[1:-1, 1:] + fn[:-1, 1:-1] - fn[1:, 1:-1])
     du = (
         g * (h[1:-1, 1:-1] - h[1:-1, 2:])
-        + half * (qn[1:, 1:] + qn[:-1, 1:])
+        + (qn[1:, 1:] + qn[:-1, 1:])
         + per_dx * (ke[:-1, :-1] - ke[:-1, 1:])
     )
     dv = (
         g * (h[1:-1, 1:-1] - h[2:, 1:-1])
-        - half * (qe[1:, 1:] + qe[1:, :-1])
+        - (qe[1:, 1:] + qe[1:, :-1])
         + per_dx * (ke[:-1, :-1] - ke[1:, :-1])
     )
     h = h[1:-1, 1:-1] + now * dh + before * old[0]

@@ -63,9 +63,11 @@ class Window(NamedTuple):
         kernels, strides, pads, dilations = [
             _each(ndim, what) for what in (kernel, stride, pad, dilation)
         ]
-        pairs = tuple([tuple(p) if isinstance(p, Sequence) else (p, p) for p in pads])
+        pairs = tuple(
+            [(p, p) if type(p) is int or not isinstance(p, Sequence) else tuple(p) for p in pads]
+        )
         for number in (*kernels, *strides, *dilations, *[end for pair in pairs for end in pair]):
-            if not isinstance(number, Integral):  # 3 / 2 for one
+            if type(number) is not int and not isinstance(number, Integral):  # 3 / 2 for one
                 raise TypeError(
                     "the kernel, stride, pad and dilation of a window are whole numbers, not "
                     f"{number!r}"
@@ -366,6 +368,8 @@ def _places(masks: Sequence[Array], steps: Sequence[int]) -> tuple[Places, ...] 
 
 
 def _each(ndim: int, numbers: Any) -> tuple[Any, ...]:
+    if type(numbers) is int:
+        return (numbers,) * ndim
     given = tuple(numbers) if isinstance(numbers, Sequence) else (numbers,) * ndim
     if len(given) != ndim:
         raise ValueError(f"{numbers!r} is not one number for all, or one for each, of {ndim} axes")

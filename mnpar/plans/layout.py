@@ -24,7 +24,7 @@ MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 class View(NamedTuple):
     """The places of some cells in a rank's array."""
 
-    slices: Index
+    slices: Index  # behind an Ellipsis, for the axes that an array has before the plan's
     # axes, counted from the last, on which one cell stands at all places of the slice
     spread: tuple[int, ...]
     place: Box
@@ -33,13 +33,13 @@ class View(NamedTuple):
         """Return the view of some of the cells: those from start to stop of an axis, in the order
         in which they travel.
         """
-        own: Any = self.slices[axis]
+        own: Any = self.slices[axis + 1]
         if own.step == -1:
             last = own.start - (len(range(start, stop, step)) - 1) * step - start
             part = slice(own.start - start, last - 1 if last else None, -step)
         else:
             part = slice(own.start + start, own.start + stop, step)
-        return self._replace(slices=(*self.slices[:axis], part, *self.slices[axis + 1 :]))
+        return self._replace(slices=(*self.slices[: axis + 1], part, *self.slices[axis + 2 :]))
 
     @property
     def one(self) -> View:
@@ -71,7 +71,7 @@ class Part:
 
     def view(self, cells: Box) -> View:
         """Return where some of its cells are."""
-        index = []
+        index: list[Any] = [...]
         spread = []
         start = []
         stop = []

@@ -54,6 +54,7 @@ class Route(NamedTuple):
     receives: tuple[Parcel, ...]  # in rank order
     apart: tuple[bool, ...]  # for each wanted array: whether no two moves go to the same element
     full: tuple[bool, ...]  # … and every element gets a value
+    idle: bool  # the rank wants just what it has, and nobody else wants or has any of it
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,7 @@ class Plan:
 
     def idle(self, rank: int) -> bool:
         """Return whether a rank wants just what it has, and nobody else wants or has any of it."""
-        route = self.route(rank)
-        return not (route.sends or route.receives) and (
-            _shown(self.have[rank]) == _shown(self.want[rank])
-        )
+        return self.route(rank).idle
 
     def route(self, rank: int) -> Route:
         """Return what one rank gives, keeps and takes."""
@@ -170,12 +168,13 @@ class Plan:
                     and whole
                     and sum([place.volume for place in places]) == Box.whole(layout.shape).volume
                 )
+            sends = [parcel for parcel in sends if parcel.moves]
+            receives = [parcel for parcel in receives if parcel.moves]
+            idle = not (sends or receives) and (
+                _shown(self.have[rank]) == _shown(self.want[rank])
+            )
             self._routes[rank] = Route(
-                tuple([p for p in sends if p.moves]),
-                own,
-                tuple([p for p in receives if p.moves]),
-                tuple(apart),
-                tuple(full),
+                tuple(sends), own, tuple(receives), tuple(apart), tuple(full), idle
             )
         return self._routes[rank]
 
@@ -270,7 +269,7 @@ def _pieces(move: Move, used: tuple[Places, ...] | None, at: View) -> Iterator[M
 def _travelling(n: int, places: Places, at: View, axis: int) -> list[tuple[int, int, int]]:
     """Return those of the n cells that travel along an axis whose place is used, as ranges."""
     start, stop = at.place.start[axis], at.place.stop[axis]
-    view: Any = at.slices[axis]
+    view: Any = at.slices[axis + 1]
     found = []
     for first, last, step in places:
         # the first and the last one within the place
@@ -279,7 +278,7 @@ def _travelling(n: int, places: Places, at: View, axis: int) -> list[tuple[int, 
         if low >= high:
             continue
         high = low + (high - 1 - low) // step * step
-        if axis - len(at.slices) in at.spread:  # one cell, at all places
+        if axis - at.place.ndim in at.spread:  # one cell, at all places
             return [(0, n, 1)]
         low, high = (
             (stop - 1 - high, stop - 1 - low) if view.step == -1 else (low - start, high - start)

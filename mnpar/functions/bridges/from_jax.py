@@ -80,10 +80,10 @@ class Programs:
         import jax
 
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        given = [isinstance(x, Variable | np.ndarray) for x in leaves]
+        given = [isinstance(x, _ARRAYS) for x in leaves]
         others = [None if own else x for own, x in zip(given, leaves, strict=True)]
         arrays = [x for own, x in zip(given, leaves, strict=True) if own]
-        wanted = tuple(isinstance(x, Variable) and x.requires_grad for x in arrays)
+        wanted = tuple([isinstance(x, Variable) and x.requires_grad for x in arrays])
         key = (tree, tuple(given), wanted)
         program = self._forms.get(key)
         if program is None:
@@ -201,6 +201,10 @@ class JaxCall(GenericFunction):
         return tuple([next(gradients) if want else None for want in self.program.wanted])
 
 
+_ARRAYS = (Variable, np.ndarray)
+_LONG = frozenset(map(np.dtype, (np.float64, np.int64, np.uint64, np.complex128)))
+
+
 def _cotangent(gy: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """Return the gradient of an output as JAX wants it: integers have one of no dtype."""
     import jax
@@ -217,7 +221,7 @@ def _check_bits(who: str, xs: Sequence[Array]) -> None:
     if jax.config.jax_enable_x64:
         return
     for i, x in enumerate(xs):
-        if x.dtype in (np.float64, np.int64, np.uint64, np.complex128):
+        if x.dtype in _LONG:
             raise TypeError(
                 f"{who}: array {i} of the arguments, {x.dtype} of shape {x.shape}, would be cut to "
                 "32 bits by JAX: jax.config.update('jax_enable_x64', True) lets JAX compute with "

@@ -59,7 +59,7 @@ def gather_pieces(parcel: Parcel, xs: Sequence[Array | None], form: Form) -> lis
         if x is None:  # of several arrays, this one has no gradient
             piece = form.xp.zeros((*form.lead, *move.shape), form.dtype)
         else:
-            piece = x[(..., *move.give.slices)]
+            piece = x[move.give.slices]
             if move.give.spread:
                 piece = (
                     upcast_halves(piece)
@@ -151,13 +151,13 @@ class Delivery:
         if pieces is None:
             self._missing.append(parcel)
             return
+        arrays, apart = self._started(), self.route.apart
         for move, piece in zip(parcel.moves, pieces, strict=True):
-            y = self._started()[move.dest]
-            index = (..., *move.take.slices)
-            if self.route.apart[move.dest]:
-                y[index] = backend.to_device_of(piece, y)
+            y = arrays[move.dest]
+            if apart[move.dest]:
+                y[move.take.slices] = backend.to_device_of(piece, y)
             else:
-                y[index] += backend.to_device_of(piece, y)
+                y[move.take.slices] += backend.to_device_of(piece, y)
 
     def arrays(self, always: bool) -> tuple[Array | None, ...]:
         """Return the arrays that the rank wants; if nothing at all came, None for each array, or
@@ -171,7 +171,7 @@ class Delivery:
         for parcel in self._missing:
             for move in parcel.moves:
                 if self.route.apart[move.dest]:  # otherwise a sum of the others is there
-                    arrays[move.dest][(..., *move.take.slices)] = 0
+                    arrays[move.dest][move.take.slices] = 0
         dtype = self.form.dtype
         return tuple([y if y.dtype == dtype else y.astype(dtype) for y in arrays])
 
@@ -200,5 +200,5 @@ class Delivery:
         for parcel in (self.route.own, *self.route.receives):
             for move in parcel.moves:
                 if move.dest == i:
-                    y[(..., *move.take.slices)] = 0
+                    y[move.take.slices] = 0
         return y
