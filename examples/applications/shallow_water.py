@@ -32,6 +32,7 @@ Without friction both compute the same, to rounding. With it, five things differ
   result reads them: they are multiplied by what flows through a wall, which is nothing.
 """
 
+import functools
 import importlib.util
 import sys
 import time
@@ -104,6 +105,7 @@ def time_step(s, old, f, inside, c):
     return (h[1:-1, 1:-1], u, v), (dh, du, dv)
 
 
+@functools.cache
 def loops():
     """The time step and its gradient as loops over cells, which numba compiles."""
     import numba
@@ -276,33 +278,30 @@ def loops():
     return forward, backward
 
 
-def local_step(name, dtype="f4"):
+def local_step(name, *constants):
     """A differentiable time step of one block, of Variables and arrays: the fields after it,
-    (3, H, W), and their derivatives in time.
+    (3, H, W), and their derivatives in time. ``constants`` are the last arguments of ``time_step``.
     """
 
-    def stacked(stack):
-        def step(*args):
-            fields, derivatives = time_step(*args)
-            return stack(fields), derivatives
-
-        return step
+    def stacked(stack, s, old):
+        fields, derivatives = time_step(s, old, *constants)
+        return stack(fields), derivatives
 
     if name == "jax":
         import jax
 
-        if np.dtype(dtype).itemsize == 8:
+        if constants[0].dtype.itemsize == 8:
             jax.config.update("jax_enable_x64", True)
-        return F.from_jax(stacked(jax.numpy.stack))
+        return F.from_jax(functools.partial(stacked, jax.numpy.stack))
     if name == "numba":
         compiled = F.from_numba(*loops())
 
-        def step(s, old, *constants):
+        def step(s, old):
             fields, *derivatives = compiled(s, *old, *constants)
             return fields, derivatives
 
         return step
-    return stacked(F.stack)
+    return functools.partial(stacked, F.stack)
 
 
 def jet(rows, cells, dtype):
@@ -339,14 +338,16 @@ class Channel:
         self.cells = cells
         box = grid.block(cells)
         self.own = (slice(None), *map(slice, box.start, box.stop))
-        whole, self.f = jet((box.start[0], box.stop[0]), cells, dtype)
+        whole, f = jet((box.start[0], box.stop[0]), cells, dtype)
         self.start = whole[self.own].copy()
         row = np.arange(box.start[0] - HALO, box.stop[0] + HALO)[:, None]
-        self.inside = ((row >= 0) & (row < cells[0] - 1)).astype(dtype)
-        self.first, self.later = (constants(first, viscosity, dtype) for first in (True, False))
+        inside = ((row >= 0) & (row < cells[0] - 1)).astype(dtype)
+        self.first, self.later = (
+            local_step(local, f, inside, constants(first, viscosity, dtype))
+            for first in (True, False)
+        )
         height, width = box.shape
         self.still = [np.zeros((height + 2, width + 2), dtype)] * 3
-        self.local = local_step(local, dtype)
 
     def run(self, fields, steps, old=None):
         """The fields so many time steps later, and what the next step reads beside them.
@@ -360,8 +361,8 @@ class Channel:
             wide = F.halo_exchange(
                 fields, self.grid, self.cells, 2 * HALO + 1, pad=HALO, mode=("edge", "wrap")
             )
-            old, c = (self.still, self.first) if old is None else (old, self.later)
-            fields, old = self.local(wide, old, self.f, self.inside, c)
+            step, old = (self.first, self.still) if old is None else (self.later, old)
+            fields, old = step(wide, old)
         return fields, old
 
     def misfit(self, start, measured, steps):

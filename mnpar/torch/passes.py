@@ -124,11 +124,11 @@ def _paired(
 def _visiting(keeps: bool) -> Iterator[History]:
     """Run a pass of backward; after an error its history is forgotten."""
     history = current_history()
-    history.keeps = keeps
+    history.keeps, history.begun = keeps, len(history)
     try:
         yield history
     except BaseException:
         history.clear()
         raise
     finally:
-        history.keeps = False
+        history.keeps, history.begun = False, None

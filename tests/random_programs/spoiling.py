@@ -24,7 +24,8 @@ with any tag that comes too early.
 Or a rank leaves a pass of backward out, runs it twice, or in another order. Two passes of one kind
 in the other order are another right program: backward is of the sum of whatever the ranks called it
 on (law 1). So there are none of these. And a pass that exchanges no message with another rank is
-the rank's own: no other rank's values depend on it, so none could tell.
+the rank's own: no other rank's values depend on it, so none could tell. So is a collective in which
+one rank alone gives what has a gradient, if that rank says that it does not record.
 
 ``python -m tests.random_programs.spoiling SEED`` is one rank of such a program under mpiexec.
 """
@@ -350,17 +351,25 @@ def outcome(seed, words=Words):
         in_time = isinstance(error, TOLD) and not late
         return ("reported" if in_time else "late"), how, f"{text}: {late} had come before {error!r}"
     right = [not late and same(gradients, wanted, program) for gradients in found]
-    return unreported(how, right, rank), how, text
+    return unreported(mistake, right, values), how, text
 
 
-def unreported(how, right, rank):
+def unreported(mistake, right, values):
     """What became of a program that ended without an error; ``right``: whether each rank has what
-    it has in the right program.
+    it has in the right program, whose values are given.
     """
+    rank, e, how = mistake.rank, mistake.where, mistake.how
     if all(right) and how in MAY_BE_HARMLESS:
         return "harmless"
     others = all(right[:rank] + right[rank + 1 :])
-    return "own" if others and how in PASSES else "silent"
+    own = how in PASSES or (how == "other mode" and not wanted_by_others(e, rank, values))
+    return "own" if others and own else "silent"
+
+
+def wanted_by_others(e, rank, values):
+    """Whether another rank gives something to a collective that has a gradient."""
+    given = [name for other in e.ranks if other != rank for name in e.ins.get(other, ())]
+    return any(values[name].requires_grad for name in given)
 
 
 def expect_reports(outcomes, record_property):
@@ -382,10 +391,10 @@ def job(seed, words=Words, module="tests.random_programs.spoiling"):
     while spoil(drawn(seed, words, 4), seed, words) is None:
         seed += 1
     program = drawn(seed, words, 4)
-    rank, where, how, *_ = spoil(program, seed, words)
+    mistake = spoil(program, seed, words)
     what, right, output = run_job(module, seed, program.size)
-    text = f"job {seed}, {how} on rank {rank} of {where}\n{output}"
-    return what or unreported(how, right, rank), how, text
+    text = f"job {seed}, {mistake.how} on rank {mistake.rank} of {mistake.where}\n{output}"
+    return what or unreported(mistake, right, truth(program)[0]), mistake.how, text
 
 
 def run_job(module, seed, size):

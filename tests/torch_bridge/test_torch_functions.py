@@ -305,7 +305,21 @@ def test_a_graph_that_was_not_kept_is_told():
         y.backward(retain_graph=True)
         y.backward()
 
-    wrong(program, RuntimeError, "retain_graph=True")
+    wrong(program, RuntimeError, r"the backward at .*test_torch_functions.py.*retain_graph=True")
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
+def test_a_communication_that_a_checkpoint_would_repeat_is_told(reentrant):
+    def program(comm):
+        x = torch.ones(2, requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(
+            lambda x: mt.allreduce(comm, x * x) ** 2,
+            mt.allreduce(comm, x),
+            use_reentrant=reentrant,
+        )
+        mt.backward(y.sum())
+
+    wrong(program, RuntimeError, r"allreduce at .* while backward ran.*checkpoint.*outside")
 
 
 def test_passes_of_two_kinds_are_told():

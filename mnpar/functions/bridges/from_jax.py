@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
-from mnpar.functions.bridges.nesting import check_on_host
+from mnpar.functions.bridges.nesting import check_on_host, native
 from mnpar.functions.node import GenericFunction
 from mnpar.functions.util.no_messages import NoMessages
 from mnpar.variable import Variable
@@ -170,7 +170,9 @@ class JaxCall(GenericFunction):
         import jax
 
         check_on_host(self.label, xs)
-        _check_bits(self.label, xs)
+        _check_bits(self.label, xs, self.others)
+        self.retain_inputs(tuple(range(len(xs))))
+        xs = tuple(map(native, xs))
         with NoMessages(_LOCAL.replace("{who}", self.label)):
             try:
                 if self.differentiable:
@@ -180,8 +182,9 @@ class JaxCall(GenericFunction):
             except TypeError as error:
                 if "Tracer" in str(error):  # was given to what needs numbers
                     error.add_note(_LOCAL.format(who=self.label, label="what needs arrays"))
+                elif "as an abstract array" in str(error):
+                    error.add_note(_NUMBERS.format(who=self.label))
                 raise
-        self.retain_inputs(tuple(range(len(xs))))
         ys, self.tree = jax.tree_util.tree_flatten(results)
         self.like = [(y.shape, y.dtype) for y in ys]
         return tuple(map(np.asarray, ys))
@@ -214,8 +217,10 @@ def _cotangent(gy: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     return np.zeros(shape, dtype) if gy is None else gy
 
 
-def _check_bits(who: str, xs: Sequence[Array]) -> None:
-    """Raise TypeError where JAX would cut numbers to 32 bits."""
+def _check_bits(who: str, xs: Sequence[Array], others: Sequence[Any]) -> None:
+    """Raise TypeError where JAX would cut numbers to 32 bits: arrays, and integers that do not fit.
+    (It refuses integers of Python's itself.)
+    """
     import jax
 
     if jax.config.jax_enable_x64:
@@ -227,8 +232,18 @@ def _check_bits(who: str, xs: Sequence[Array]) -> None:
                 "32 bits by JAX: jax.config.update('jax_enable_x64', True) lets JAX compute with "
                 f"64, x.astype('{x.dtype.kind}{x.dtype.itemsize // 2}') says that 32 are meant"
             )
+    for n in others:
+        if isinstance(n, np.integer) and n != n.astype(f"{n.dtype.kind}4"):
+            raise TypeError(
+                f"{who}: {n} would be cut to 32 bits by JAX: jax.config.update('jax_enable_x64', "
+                "True) lets JAX compute with 64"
+            )
 
 
+_NUMBERS = (
+    "{who}: arguments are arrays and numbers, also in tuples, lists, dicts and other pytrees; what "
+    "is neither, such as the name of a mode, the function takes from outside"
+)
 _LOCAL = (
     "{who}: {label} cannot run inside, which JAX traces once, and runs compiled: communicate, and "
     "call mnpar's functions, before and after it"

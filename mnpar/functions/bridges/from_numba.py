@@ -10,7 +10,7 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
-from mnpar.functions.bridges.nesting import arrays_in, check_on_host, filled, separate
+from mnpar.functions.bridges.nesting import arrays_in, check_on_host, filled, native, separate
 from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable, as_variable
 
@@ -183,7 +183,7 @@ class NumbaCall(GenericFunction):
 
 
 def _read_only(x: Array) -> Array:
-    view = x.view()
+    view = native(x).view()
     view.flags.writeable = False
     return view
 

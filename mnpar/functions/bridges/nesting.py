@@ -66,6 +66,16 @@ def check_on_host(who: str, arrays: Iterable[Any]) -> None:
             )
 
 
+def native(x: Array) -> Array:
+    """Return an array in the byte order of this machine, the only one that compiled code reads.
+
+    Example:
+        >>> native(np.ones(2, ">f4")).dtype
+        dtype('float32')
+    """
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
+
+
 def separate(gs: Iterable[Array | None], others: Iterable[Array]) -> list[Array | None]:
     """Return gradients that share memory neither with each other nor with other arrays: a library
     may hand on what it was given, and mnpar adds to gradients in place.

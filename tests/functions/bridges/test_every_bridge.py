@@ -133,6 +133,14 @@ def test_complex_gradients_are_mnpars(bridged):
 
 
 @pytest.mark.parametrize("bridged", LIBRARIES, indirect=True)
+def test_arrays_of_the_other_byte_order_are_read_as_the_numbers_that_they_are(bridged):
+    xs = [mnpar.Variable(np.full(3, n, ">f8")) for n in (2, 5)]
+    y = bridged["powers"](*xs)
+    F.sum(y).backward()
+    assert [a.tolist() for a in (y.array, xs[0].grad, xs[1].grad)] == [[40] * 3, [60] * 3, [8] * 3]
+
+
+@pytest.mark.parametrize("bridged", LIBRARIES, indirect=True)
 def test_gradients_can_be_written_and_share_no_memory(bridged):
     xs = [mnpar.Variable(np.ones(5000)) for _ in range(2)]
     F.sum(bridged["powers"](*xs)).backward()

@@ -73,9 +73,9 @@ def test_it_is_traced_once_for_each_shape_and_kind_of_call():
     assert traced == [(2,), (3,), (2,)]
 
 
-def with_32_bits(x):
+def with_32_bits(*args):
     jax.config.update("jax_enable_x64", False)
-    F.from_jax(jnp.sin)(x)
+    F.from_jax(jnp.multiply)(*args)
 
 
 def communicating(x):
@@ -97,7 +97,17 @@ def cut(x):
 
 
 WRONG = {
-    "64 bits": (with_32_bits, TypeError, r"array 0.*float64 of shape \(2,\).*x.astype\('f4'\)"),
+    "64 bits": (
+        lambda x: with_32_bits(x, 2),
+        TypeError,
+        r"array 0.*float64 of shape \(2,\).*x.astype\('f4'\)",
+    ),
+    "an integer of 64 bits": (
+        lambda x: with_32_bits(x.array.astype("f4"), np.int64(2**40)),
+        TypeError,
+        "1099511627776 would be cut to 32 bits",
+    ),
+    "a word": (lambda x: F.from_jax(lambda x, mode: x)(x, "same"), TypeError, "'str'"),
     "communication": (communicating, TypeError, r"Tracer: JAX traces what F\.from_jax"),
     "of constants": (on_constants, RuntimeError, "allreduce at .* cannot run inside"),
     "no array": (lambda x: F.from_jax(lambda x: "a")(x), TypeError, "str"),
