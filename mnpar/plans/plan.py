@@ -170,9 +170,7 @@ class Plan:
                 )
             sends = [parcel for parcel in sends if parcel.moves]
             receives = [parcel for parcel in receives if parcel.moves]
-            idle = not (sends or receives) and (
-                _shown(self.have[rank]) == _shown(self.want[rank])
-            )
+            idle = not (sends or receives) and (_shown(self.have[rank]) == _shown(self.want[rank]))
             self._routes[rank] = Route(
                 tuple(sends), own, tuple(receives), tuple(apart), tuple(full), idle
             )
