@@ -474,3 +474,28 @@ def test_a_function_without_a_rule_says_how_one_is_declared():
     for message in mnpar.run(program, ranks=2):
         assert "elementwise = True in the class Unknown" in message
         assert "@mnpar.layout_rule(Unknown)" in message
+
+
+@pytest.mark.parametrize(
+    ("dims", "axes"), [((2, 1), (2, 3)), ((2, 2), (0, 2)), ((1, 3), (2, 3))], ids=str
+)
+def test_clipping_of_what_works_on_parts_is_that_of_one_process(dims, axes):
+    """No link says which ranks have the model: they all have all of its gradients."""
+
+    def learn(cut):
+        with mnpar.using_config("dtype", np.dtype("f8")):
+            mnpar.random.seed(0)
+            model = mnpar.Sequential(
+                L.Convolution2D(2, 3, 3, pad=1), F.tanh, L.GroupNormalization(3), L.Linear(None, 4)
+            )
+            optimizer = mnpar.optimizers.SGD(1.0).setup(model)
+            optimizer.add_hook(mnpar.optimizer_hooks.GradientClipping(0.1))
+            for _ in range(2):
+                optimizer.update(lambda: F.sum(model(cut(IMAGES)) ** 2))
+            return [p.array for p in model.params()]
+
+    expected = learn(lambda x: x)
+    program = lambda comm: learn(lambda x: mnpar.SpatialGrid(comm, dims).cut(x, axes))
+    for found in mnpar.run(program, ranks=int(np.prod(dims))):
+        for one, right in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, right, rtol=1e-9, atol=1e-12)
