@@ -302,4 +302,5 @@ def share_cores(comm: Communicator) -> int | None:
     others = [set(cores) for machine, cores in told if machine == comm.inter_rank]
     threads = max(1, len(mine) // sum(not mine.isdisjoint(cores) for cores in others))
     threadpoolctl.threadpool_limits(threads)
+    blas_threads.large_products.share = threads
     return threads

@@ -17,6 +17,7 @@ from mnpar.kernels import places
 from mnpar.kernels.compiler import Array4, Cube, Integers, Matrix, Vector, compiled
 from mnpar.kernels.direct import pad_sample, registers
 from mnpar.kernels.lanes import LANES, fill, load, store
+from mnpar.kernels.side_by_side import run_parts
 from mnpar.kernels.windows import Windows
 
 
@@ -108,7 +109,12 @@ def _apply(some: places.Places, padded: Array, x: Array, W: Array, bias: Array, 
     filters = np.ascontiguousarray(cells).reshape(-1, len(W))
     tables = (some.windows, some.cells, some.outputs)
     out = y.reshape(len(y), -1, len(W))
-    _convolve(x, padded, *some.pad, *tables, filters, bias, out)
+
+    def compute(samples: slice) -> None:
+        room = np.zeros_like(padded) if samples.start else padded  # each thread's own
+        _convolve(x[samples], room, *some.pad, *tables, filters, bias, out[samples])
+
+    run_parts(compute, len(x), x.size + out.size * (1 + len(filters) // 8))
 
 
 def convolve(x: Array, W: Array, bias: Array, windows: Windows, y: Array) -> None:

@@ -25,6 +25,7 @@ from mnpar.kernels import places, tuning
 from mnpar.kernels.columns import advance_between
 from mnpar.kernels.compiler import Array4, Array5, Cube, Integers, Vector, compiled, formula
 from mnpar.kernels.lanes import LANES, fill, load, repeat, store
+from mnpar.kernels.side_by_side import run_parts
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Windows
 
@@ -323,8 +324,16 @@ def _apply(
         into, filters = out, _filters(cells, groups)
     tables = (some.windows, some.cells, some.outputs)
     pairs = _pairs(into.shape[2], groups, x.shape[3] // groups)
-    for n in _blocks(x, out):
-        _convolve(x[n], padded, *some.pad, *tables, filters, bias, pairs, into[n])
+
+    def compute(samples: slice) -> None:
+        seen, written = x[samples], into[samples]
+        room, blocks = padded, _blocks(seen, out[samples])
+        if samples.start:  # another thread, which has no transfers, needs room of its own
+            room, blocks = np.zeros_like(padded), iter([slice(None)])
+        for n in blocks:
+            _convolve(seen[n], room, *some.pad, *tables, filters, bias, pairs, written[n])
+
+    run_parts(compute, len(x), x.size + out.size * cells.shape[1] // 8)
     if into is not out:
         out[:, some.outputs] = into[:, some.outputs, :K]
 

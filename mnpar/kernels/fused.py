@@ -37,6 +37,7 @@ from mnpar.kernels.compiler import (
     suits_at_any_size,
 )
 from mnpar.kernels.moments import RUN, ChannelView, channel_view
+from mnpar.kernels.side_by_side import run_parts
 
 Results = TypeVar("Results", bound=Array | tuple[Array, ...])
 PerChannel: TypeAlias = Annotated[Array, "PerChannel"]
@@ -200,13 +201,13 @@ class Fused(Generic[Results]):
             order = next((order for x in xs if (order := _order(x)) is not None), None)
             if order is None or not all([type(x) is np.ndarray for x in xs]):
                 return None
-            xs = [np.require(x.transpose(order), None, ["C", "A", "W"]) for x in xs]
+            xs = [_contiguous(x.transpose(order)) for x in xs]
             if not suits_at_any_size(*xs):
                 return None
         ys = [np.empty_like(xs[0]) for _ in range(self.each)]
         numbers = [args[k] for k in self._of_kind["Real"]]
         if self.elementwise:
-            self.loop(*xs, *numbers, *ys)
+            self._compute(xs, numbers, ys)
         else:
             channels = [args[k] for k in self._of_kind["PerChannel"]]
             sums = self._sum(xs, channels, numbers, ys, order)
@@ -214,9 +215,24 @@ class Fused(Generic[Results]):
                 return None
             ys += sums
         if order is not None:
-            back = sorted(range(len(order)), key=order.__getitem__)
+            back = _inverse(order)
             ys[: self.each] = [y.transpose(back) for y in ys[: self.each]]
         return ys[0] if len(ys) == 1 else tuple(ys)
+
+    def _compute(self, xs: list[Array], numbers: list[float], ys: list[Array]) -> None:
+        """Compute arrays of numbers that have nothing to do with each other."""
+        size = xs[0].size
+        numbers_in_all = size * (len(xs) + len(ys))
+        if numbers_in_all < 2 * tuning.LOOP_THREAD_LEAST:
+            self.loop(*xs, *numbers, *ys)
+            return
+        flat = [x.reshape(-1) for x in (*xs, *ys)]
+        n = len(xs)
+
+        def compute(part: slice) -> None:
+            self.loop(*[x[part] for x in flat[:n]], *numbers, *[y[part] for y in flat[n:]])
+
+        run_parts(compute, size, numbers_in_all)
 
     def _sum(
         self,
@@ -251,6 +267,17 @@ class Fused(Generic[Results]):
             *arrays[:n], *channels, *numbers, *arrays[n:], *sums
         )
         return [z.reshape(shape) for z in sums]
+
+
+def _contiguous(x: Array) -> Array:
+    """The array, or a copy that loops take."""
+    return x if x.flags.carray else np.require(x, None, ["C", "A", "W"])
+
+
+@functools.lru_cache(maxsize=64)
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    """The permutation that undoes another."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def _order(x: Array) -> tuple[int, ...] | None:

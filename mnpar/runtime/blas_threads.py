@@ -1,5 +1,5 @@
-"""The threads of numpy's BLAS in a process that computes alone: one, but all cores for large
-products of matrices.
+"""The threads of a rank: those of numpy's BLAS in a process that computes alone (one, but all
+cores for large products of matrices), and those of compiled loops (as many as somebody has said).
 
 OpenBLAS divides products that take 20 µs among all cores, whose threads spin until all are done. A
 network of small layers gains little by that; and where other programs want the cores, or ranks are
@@ -9,6 +9,7 @@ share the cores of their machine instead (``communicators/create.py``).
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -30,10 +31,12 @@ class LargeProducts:
 
     Attributes:
         threads: how many; 1 until :func:`use_one` has been called.
+        share: how many cores are this rank's alone: one, if nobody has divided them.
     """
 
     def __init__(self) -> None:
         self.threads = 1
+        self.share = 1
         self._libraries: list[Any] = []
         self._known = False
 
@@ -73,3 +76,17 @@ def use_one() -> None:
     """
     if not any(name in os.environ for name in VARIABLES):
         large_products.keep()
+
+
+def threads_of_loops() -> int:
+    """Return how many threads large compiled loops have: what the environment says of BLAS's, or
+    this rank's share of the cores.
+    """
+    return _told() or large_products.share
+
+
+@functools.cache
+def _told() -> int:
+    """What the environment says, 0 if it does not: OpenMP's lists begin with the outermost."""
+    numbers = [os.environ[name].split(",")[0].strip() for name in VARIABLES if name in os.environ]
+    return next((int(number) for number in numbers if number.isdecimal()), 0)

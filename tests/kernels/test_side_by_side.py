@@ -1,0 +1,134 @@
+"""Parts of compiled loops on several threads."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import mnpar
+import mnpar.functions as F
+from mnpar.kernels import side_by_side, tuning
+from mnpar.kernels.side_by_side import run_parts
+from mnpar.runtime import blas_threads
+
+
+@pytest.fixture
+def use_threads(monkeypatch):
+    """Lets loops have so many threads, however small they are."""
+    monkeypatch.setattr(tuning, "LOOP_THREAD_LEAST", 1)
+    return lambda n: monkeypatch.setattr(side_by_side, "threads_of_loops", lambda: n)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("N", [1, 2, 7])
+def test_the_parts_are_all_there_once(N, threads, use_threads):
+    use_threads(threads)
+    x, where = np.zeros(N), []
+
+    def add(part):
+        x[part] += 1
+        where.append(threading.current_thread())
+
+    run_parts(add, N, size=100)
+    assert x.tolist() == [1] * N
+    assert len(where) == -(-N // -(-N // min(threads, N)))
+    assert threading.current_thread() in where
+
+
+def test_few_numbers_stay_on_one_thread(monkeypatch):
+    monkeypatch.setattr(side_by_side, "threads_of_loops", lambda: 4)
+    parts = []
+    run_parts(parts.append, 10, size=2 * tuning.LOOP_THREAD_LEAST - 1)
+    assert parts == [slice(0, 10)]
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["this thread's", "another's"])
+def test_an_error_is_raised_when_all_parts_have_ended(first, use_threads):
+    use_threads(2)
+    ended = []
+    other_began = threading.Event()
+
+    def work(part):
+        if (part.start == 0) == first:
+            if first:
+                other_began.wait(10)
+            raise ZeroDivisionError
+        other_began.set()
+        ended.append(part)
+
+    with pytest.raises(ZeroDivisionError):
+        run_parts(work, 2, size=100)
+    assert len(ended) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_makes_threads_of_its_own(use_threads):
+    use_threads(2)
+    run_parts(lambda part: None, 2, size=100)
+    child = os.fork()
+    if not child:
+        done = []
+        try:
+            run_parts(done.append, 2, size=100)
+        finally:
+            os._exit(len(done))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "threads"),
+    [({}, 3), ({"OMP_NUM_THREADS": "2,4"}, 2), ({"MKL_NUM_THREADS": "5"}, 5)],
+    ids=["nothing", "OpenMP's list", "MKL's"],
+)
+def test_loops_have_as_many_threads_as_the_environment_says_or_cores_of_the_rank(
+    said, threads, monkeypatch
+):
+    for name in blas_threads.VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(blas_threads.large_products, "share", 3)
+    blas_threads._told.cache_clear()
+    try:
+        assert blas_threads.threads_of_loops() == threads
+    finally:
+        blas_threads._told.cache_clear()
+
+
+def images(N, C, size):
+    x = np.random.default_rng(0).standard_normal((N, size, size, C), np.float32)
+    return mnpar.Variable(x.transpose(0, 3, 1, 2))
+
+
+def filters(*shape):
+    return mnpar.Variable(np.random.default_rng(1).standard_normal(shape, np.float32))
+
+
+COMPUTATIONS = {
+    "convolution": lambda x: F.convolution_2d(x, filters(20, 18, 2, 2), None, 2),
+    "convolution, padded": lambda x: F.convolution_2d(x, filters(20, 18, 3, 3), None, 2, 1),
+    "convolution in groups": lambda x: F.convolution_2d(
+        x, filters(36, 9, 3, 3), None, 1, 1, groups=2
+    ),
+    "depthwise": lambda x: F.depthwise_convolution_2d(x, filters(1, 18, 3, 3), None, 1, 1),
+    "transposed": lambda x: F.deconvolution_2d(x, filters(18, 20, 2, 2), None, 2),
+    "relu": F.relu,
+    "sigmoid": F.sigmoid,
+}
+
+
+@pytest.mark.parametrize("name", COMPUTATIONS)
+def test_results_and_gradients_are_the_same_bits_whatever_the_number_of_threads(name, use_threads):
+    pytest.importorskip("numba", reason="numba is not installed")
+    found = []
+    for threads in (1, 2, 3):
+        use_threads(threads)
+        x = images(7, 18, 12)
+        y = COMPUTATIONS[name](x)
+        F.sum(y * y).backward()
+        found.append((y.array, x.grad))
+    for y, gx in found[1:]:
+        np.testing.assert_array_equal(y, found[0][0])
+        np.testing.assert_array_equal(gx, found[0][1])
