@@ -74,7 +74,7 @@ def huber(x: Any, t: Any, a: Real) -> Any:
 
 @fused(twin=lambda xp, g, x, t, a: g * (x - t).clip(-a, a))
 def huber_gradient(g: Any, x: Any, t: Any, a: Real) -> Any:
-    """c g, the gradient of x; that of t is the same of t and x."""
+    """c g, the gradient of x."""
     d = x - t
     c = a if d > a else d
     return g * (-a if c < -a else c)

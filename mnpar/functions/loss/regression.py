@@ -148,10 +148,8 @@ class HuberLoss(GenericFunction):
     def backward(self, gy: Variable | Array) -> InputGradients:
         x, t = self.get_retained_inputs()
         if not isinstance(gy, Variable) and kernel.huber_gradient.takes(x):
-            return (
-                lambda: kernel.huber_gradient(gy, x, t, self.delta),
-                lambda: kernel.huber_gradient(gy, t, x, self.delta),
-            )
+            gx = functools.cache(lambda: kernel.huber_gradient(gy, x, t, self.delta))
+            return gx, lambda: -gx()
         c = functools.cache(lambda: Clip(-self.delta, self.delta)(x - t))
         return lambda: gy * c(), lambda: gy * -c()
 
