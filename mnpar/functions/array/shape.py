@@ -202,16 +202,17 @@ def squeeze(x: Variable | Array, axis: int | Sequence[int] | None = None) -> Var
         (3, 1)
     """
     x = as_variable(x)
+    shape = x.shape
     if axis is None:
-        return reshape(x, tuple(n for n in x.shape if n != 1))
+        return reshape(x, tuple([n for n in shape if n != 1]))
     axes = normalize_axes("squeeze", x, axis)
     for a in axes:
-        if x.shape[a] != 1:
+        if shape[a] != 1:
             raise ValueError(
-                f"squeeze: axis {a} of shape {x.shape} has length {x.shape[a]}; only length 1 "
+                f"squeeze: axis {a} of shape {shape} has length {shape[a]}; only length 1 "
                 "can be left out"
             )
-    return reshape(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
+    return reshape(x, tuple([n for a, n in enumerate(shape) if a not in axes]))
 
 
 def flatten(x: Variable | Array) -> Variable:
