@@ -122,15 +122,18 @@ def _normalize_rows_gradient(
             ggamma[i] += g * ((x[n, i] - less) * scale - gap)
 
 
-def normalize_rows(x: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array] | None:
+def normalize_rows(
+    x: Array, gamma: Array, beta: Array, eps: float
+) -> tuple[Array, tuple[Array, Array, Array]] | None:
     """Return y = γ·(x - μ)·s + β of rows, over as many of the last axes as γ has, and the shift,
-    rest and s = (σ² + ε)^-½ of each, (3, N, 1); None where loops do not take the arrays.
+    rest and s = (σ² + ε)^-½ of each, (N, 1); None where loops do not take the arrays.
     """
     if not suits(x, gamma, beta):
         return None
     y = np.empty(x.shape, x.dtype)
     rows = math.prod(x.shape[: x.ndim - gamma.ndim]), gamma.size
-    statistics = np.empty((3, rows[0], 1), x.dtype)
+    each = rows[0], 1
+    statistics = np.empty(each, x.dtype), np.empty(each, x.dtype), np.empty(each, x.dtype)
     _normalize_rows(x.reshape(rows), gamma, beta, eps, y.reshape(rows), *statistics)
     return y, statistics
 
