@@ -33,7 +33,7 @@ EXTRAS = {
 }
 PYTHONS = re.findall(r"Python :: (3\.\d+)", SETUP["metadata"]["classifiers"])
 RECIPE = (PACKAGING / "conda" / "recipe.yaml").read_text(encoding="utf-8")
-SPACK = (PACKAGING / "spack" / "py-mnpar" / "package.py").read_text(encoding="utf-8")
+SPACK = (PACKAGING / "spack" / "py_mnpar" / "package.py").read_text(encoding="utf-8")
 PAPER = (PACKAGING / "paper" / "paper.md").read_text(encoding="utf-8")
 BIBLIOGRAPHY = (PACKAGING / "paper" / "paper.bib").read_text(encoding="utf-8")
 CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
@@ -113,6 +113,22 @@ def test_spack_requires_what_setup_cfg_does():
         wanted = {name: v for name, v in EXTRAS[extra].items() if name != "mpich"}
         assert found[f"+{extra}"] == [f"py-{name}{spack_versions(v)}" for name, v in wanted.items()]
         assert f'variant("{extra}"' in SPACK
+
+
+def test_spack_finds_the_package_and_its_base_where_it_looks_for_them():
+    """Since Spack 1.0 a package's folder is a module, and build systems are imported."""
+    (folder,) = (PACKAGING / "spack").iterdir()
+    assert folder.name.isidentifier()
+    imported = {
+        alias.name: node.module
+        for node in ast.walk(ast.parse(SPACK))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    (package,) = [node for node in ast.parse(SPACK).body if isinstance(node, ast.ClassDef)]
+    assert [imported[base.id] for base in package.bases] == [
+        "spack_repo.builtin.build_systems.python"
+    ]
 
 
 def test_the_citation_has_what_its_format_requires():
