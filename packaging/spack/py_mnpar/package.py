@@ -1,5 +1,5 @@
-# Spack's package of mnpar, for Spack from 1.0 on and a repository of one's own: `spack repo create`,
-# then its packages/py_mnpar/package.py, and `spack develop --path CHECKOUT py-mnpar@0.1.0`. Not
+# Spack's package of mnpar, for Spack from 1.0 on and a repository of one's own: `spack repo
+# create`, its packages/py_mnpar/package.py, and `spack develop --path CHECKOUT py-mnpar@0.1.0`. Not
 # yet in Spack's own repository: a release gives `version` its archive's SHA-256
 # (packaging/RELEASING.md).
 from spack.package import *
