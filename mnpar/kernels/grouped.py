@@ -32,6 +32,7 @@ from mnpar.kernels.windows import Numbers, Windows
 
 _FILTERS, _REGISTERS = 4, 3  # of a tile
 _STEP = _REGISTERS * LANES
+_RUN = 32  # products that are added up one after the other: more would lose digits
 _TERMS = 36  # that are added up before their sum is added to others: long sums lose digits
 
 
@@ -209,6 +210,7 @@ def _convolve(
     channels = x.shape[3] // groups
     size = planes.shape[1]
     fours = (own + _FILTERS - 1) // _FILTERS * _FILTERS
+    z = fill(x.dtype.type(0))
     for n in range(x.shape[0]):
         for start in range(0, groups, some):
             begin = min(start, groups - some)
@@ -220,20 +222,28 @@ def _convolve(
                     for q in range(0, wide, _STEP):
                         s = b[0], b[0], b[0], b[1], b[1], b[1], b[2], b[2], b[2], b[3], b[3], b[3]
                         f = four[0] * many, four[1] * many, four[2] * many, four[3] * many
-                        for m in range(many):
-                            i = g * channels * size + q + cells[m]
-                            v = (
-                                load(planes, i),
-                                load(planes, i + LANES),
-                                load(planes, i + 2 * LANES),
-                            )
-                            s = _add_products(s, v, _repeat_four(filters, f))
-                            f = f[0] + 1, f[1] + 1, f[2] + 1, f[3] + 1
                         o = (g * fours + k) * wide + q
-                        _store_three(sums, o, s[:3])
-                        _store_three(sums, o + wide, s[3:6])
-                        _store_three(sums, o + 2 * wide, s[6:9])
-                        _store_three(sums, o + 3 * wide, s[9:])
+                        for run in range(0, many, _RUN):
+                            for m in range(run, min(run + _RUN, many)):
+                                i = g * channels * size + q + cells[m]
+                                v = (
+                                    load(planes, i),
+                                    load(planes, i + LANES),
+                                    load(planes, i + 2 * LANES),
+                                )
+                                s = _add_products(s, v, _repeat_four(filters, f))
+                                f = f[0] + 1, f[1] + 1, f[2] + 1, f[3] + 1
+                            if run > 0:
+                                _add_three(sums, o, s[:3])
+                                _add_three(sums, o + wide, s[3:6])
+                                _add_three(sums, o + 2 * wide, s[6:9])
+                                _add_three(sums, o + 3 * wide, s[9:])
+                            else:
+                                _store_three(sums, o, s[:3])
+                                _store_three(sums, o + wide, s[3:6])
+                                _store_three(sums, o + 2 * wide, s[6:9])
+                                _store_three(sums, o + 3 * wide, s[9:])
+                            s = z, z, z, z, z, z, z, z, z, z, z, z
             for p in range(windows.size):
                 _gather(sums, windows[p], first, y[n, outputs[p], begin * own :])
 
