@@ -33,7 +33,6 @@ from mnpar.kernels.windows import Numbers, Windows
 _FILTERS, _REGISTERS = 4, 3  # of a tile
 _STEP = _REGISTERS * LANES
 _RUN = 32  # products that are added up one after the other: more would lose digits
-_TERMS = 36  # that are added up before their sum is added to others: long sums lose digits
 
 
 @dataclass(frozen=True)
