@@ -76,6 +76,9 @@ def load(code: bytes) -> Callable[..., int]:
     library = builder.export_symbol(SYMBOL).link(_linker(), f"{SYMBOL} {len(_LOADED)}")
     method = _MethodDef(SYMBOL.encode(), library[SYMBOL], _FASTCALL, None)
     _LOADED.append((library, method))
+    # Python reads the definition whenever it looks at the function, even at its end, when it has
+    # emptied the modules already: so nobody may free it
+    ctypes.pythonapi["Py_IncRef"](ctypes.py_object(method))
     made: Callable[..., int] = _new_builtin()(ctypes.byref(method), np.ndarray, None)
     return made
 
