@@ -542,21 +542,23 @@ def mixed(x: Vector, y: Matrix, places: Integers, sums: Doubles, n: int) -> None
 
 
 @needs_numba
-def test_what_python_reads_of_a_loop_at_its_end_is_never_freed(monkeypatch):
-    pytest.importorskip("numba")
-    monkeypatch.setattr(machine_code, "_LOADED", [])
-
+def test_what_python_reads_of_a_loop_at_its_end_is_never_freed():
     @compiled
     def double(x: Vector) -> None:
         for i in range(x.size):
             x[i] *= 2.0
 
     double(np.ones(3))
-    definition = weakref.ref(machine_code._LOADED[-1][1])
-    machine_code._LOADED.clear()
-    assert definition() is not None
+    library, definition = machine_code._LOADED.pop()
+    read = weakref.ref(definition)
+    del definition
+    try:
+        assert read() is not None
+    finally:
+        machine_code._LOADED.append((library, read()))
 
 
+@needs_numba
 def test_an_array_that_a_loop_does_not_take_is_an_error():
     right = [np.arange(5.0), np.zeros((5, 2)), np.arange(5)[::-1].copy(), np.zeros(5)]
     mixed(*right, 5)
