@@ -7,6 +7,7 @@ Statistics are made as moments.py says: of what is left after a rough mean, summ
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -23,6 +24,7 @@ from mnpar.kernels.compiler import (
     has_loops,
 )
 from mnpar.kernels.lanes import LANES, fill, load, store
+from mnpar.kernels.side_by_side import run_stages
 
 RUN = 128
 
@@ -123,21 +125,25 @@ def _sums_with(x: Any, g: Any, shift: Any, begin: Any, end: Any, one: Any, two: 
 
 
 @formula
-def _scale_rows(x: Any, shift: Any, scale: Any, move: Any, y: Any) -> Any:
-    """y ← (x - shift) scale + move."""
+def _scale_rows(x: Any, shift: Any, begin: Any, end: Any, scale: Any, move: Any, y: Any) -> Any:
+    """y ← (x - shift) scale + move, of rows."""
     C = shift.size
     if C >= LANES:
-        for r in range(x.shape[0]):
+        for r in range(begin, end):
             for k in range(0, C, LANES):
                 c = min(k, C - LANES)
                 v = (load(x, r * C + c) - load(shift, c)) * load(scale, c) + load(move, c)
                 store(y, r * C + c, v)
     else:
-        for r in range(x.shape[0]):
+        for r in range(begin, end):
             row = x[r]
             out = y[r]
             for i in range(row.size):
                 out[i] = (row[i] - shift[i]) * scale[i] + move[i]
+
+
+# The loops of batches do some of their stages, of a part: of the runs from ``begin`` to ``end``.
+# Sums of runs are kept, and added up in their order, so that no part makes a difference.
 
 
 @compiled
@@ -151,36 +157,49 @@ def _normalize(
     rest: Doubles,
     var: Doubles,
     room: Matrix,
+    sums: Cube,
+    stage: int,
+    stop: int,
+    begin: int,
+    end: int,
 ) -> None:
     M, C = x.shape
-    one = room[0]
-    two = room[1]
     some = (M + 7) // 8
-    shift[:] = 0.0
-    rest[:] = 0.0
-    for begin in range(0, some, RUN):
-        _sums(x, shift, begin, min(begin + RUN, some), one, two)
+    zero = room[0]
+    scale = room[1]
+    move = room[2]
+    if stage <= 0 < stop:
+        zero[:] = 0.0
+        for r in range(begin, min(end, (some + RUN - 1) // RUN)):
+            _sums(x, zero, r * RUN, min(r * RUN + RUN, some), sums[r, 0], sums[r, 1])
+    if stage <= 1 < stop:
+        rest[:] = 0.0
+        for r in range((some + RUN - 1) // RUN):
+            for c in range(C):
+                rest[c] += sums[r, 0, c]
         for c in range(C):
-            rest[c] += one[c]
-    for c in range(C):
-        shift[c] = rest[c] / some
-    rest[:] = 0.0
-    var[:] = 0.0
-    for begin in range(0, M, RUN):
-        _sums(x, shift, begin, min(begin + RUN, M), one, two)
+            shift[c] = rest[c] / some
+    if stage <= 2 < stop:
+        for r in range(begin, min(end, sums.shape[0])):
+            _sums(x, shift, r * RUN, min(r * RUN + RUN, M), sums[r, 0], sums[r, 1])
+    if stage <= 3 < stop:
+        rest[:] = 0.0
+        var[:] = 0.0
+        for r in range(sums.shape[0]):
+            for c in range(C):
+                rest[c] += sums[r, 0, c]
+                var[c] += sums[r, 1, c]
         for c in range(C):
-            rest[c] += one[c]
-            var[c] += two[c]
-    for c in range(C):
-        mean = rest[c] / M
-        v = var[c] / M - mean * mean
-        v = v if not v < 0 else np.float64(0)  # NaN stays
-        rest[c] = mean
-        var[c] = v
-        slope = gamma[c] / math.sqrt(v + eps)
-        one[c] = slope
-        two[c] = beta[c] - mean * slope
-    _scale_rows(x, shift, one, two, y)
+            mean = rest[c] / M
+            v = var[c] / M - mean * mean
+            v = v if not v < 0 else np.float64(0)  # NaN stays
+            rest[c] = mean
+            var[c] = v
+            slope = gamma[c] / math.sqrt(v + eps)
+            scale[c] = slope
+            move[c] = beta[c] - mean * slope
+    if stage <= 4 < stop:
+        _scale_rows(x, shift, begin * RUN, min(end * RUN, M), scale, move, y)
 
 
 @compiled
@@ -196,34 +215,51 @@ def _normalize_gradient(
     ggamma: Doubles,
     gbeta: Doubles,
     room: Matrix,
+    sums: Cube,
+    stage: int,
+    stop: int,
+    begin: int,
+    end: int,
 ) -> None:
     M, C = x.shape
     one = room[0]
     two = room[1]
     scale = room[2]
-    ggamma[:] = 0.0
-    gbeta[:] = 0.0
-    for begin in range(0, M, RUN):
-        _sums_with(x, gy, shift, begin, min(begin + RUN, M), one, two)
+    if stage <= 0 < stop:
+        for r in range(begin, min(end, sums.shape[0])):
+            _sums_with(x, gy, shift, r * RUN, min(r * RUN + RUN, M), sums[r, 0], sums[r, 1])
+    if stage <= 1 < stop:
+        ggamma[:] = 0.0
+        gbeta[:] = 0.0
+        for r in range(sums.shape[0]):
+            for c in range(C):
+                gbeta[c] += sums[r, 0, c]
+                ggamma[c] += sums[r, 1, c]
         for c in range(C):
-            gbeta[c] += one[c]
-            ggamma[c] += two[c]
-    for c in range(C):
-        p = gbeta[c]
-        q = ggamma[c] - rest[c] * p
-        s = 1 / math.sqrt(var[c] + eps)
-        ggamma[c] = q * s
-        slope = -q * s * s / M
-        one[c] = slope
-        two[c] = p / M + rest[c] * slope
-        scale[c] = gamma[c] * s
-    for r in range(M):
-        row = x[r]
-        given = gy[r]
-        out = gx[r]
-        for c in range(C):
-            d = (row[c] - shift[c]) * one[c]
-            out[c] = (d + given[c] - two[c]) * scale[c]
+            p = gbeta[c]
+            q = ggamma[c] - rest[c] * p
+            s = 1 / math.sqrt(var[c] + eps)
+            ggamma[c] = q * s
+            slope = -q * s * s / M
+            one[c] = slope
+            two[c] = p / M + rest[c] * slope
+            scale[c] = gamma[c] * s
+    if stage <= 2 < stop:
+        if C >= LANES:
+            for r in range(begin * RUN, min(end * RUN, M)):
+                for k in range(0, C, LANES):
+                    c = min(k, C - LANES)
+                    d = (load(x, r * C + c) - load(shift, c)) * load(one, c)
+                    given = load(gy, r * C + c) - load(two, c)
+                    store(gx, r * C + c, (d + given) * load(scale, c))
+        else:
+            for r in range(begin * RUN, min(end * RUN, M)):
+                row = x[r]
+                line = gy[r]
+                out = gx[r]
+                for c in range(C):
+                    d = (row[c] - shift[c]) * one[c]
+                    out[c] = (d + (line[c] - two[c])) * scale[c]
 
 
 @formula
@@ -283,7 +319,7 @@ def _normalize_groups(
                 slope = gamma[c] * scale
                 one[c] = slope
                 two[c] = beta[c] - mean * slope
-        _scale_rows(x[n], less, one, two, y[n])
+        _scale_rows(x[n], less, 0, B, one, two, y[n])
 
 
 @compiled
@@ -363,7 +399,13 @@ def normalize(
     out = as_rows(y)
     if rows is None or out is None or not gamma.flags.carray or not beta.flags.carray:
         return False
-    _normalize(rows, gamma, beta, eps, out, *statistics, np.empty((2, len(gamma)), x.dtype))
+    M, C = rows.shape
+    room, sums = np.empty((3, C), x.dtype), np.empty((-(-M // RUN), 2, C), x.dtype)
+    arrays = rows, gamma, beta, eps, out, *statistics, room, sums
+    runs, size = len(sums), x.size
+    most = size * 3 // 4  # registers are added up, and scaled, faster than functions compute
+    stages = (runs, size // 16), (1, 0), (runs, size // 2), (1, 0), (runs, most)
+    run_stages(functools.partial(_normalize, *arrays), stages, most)
     return True
 
 
@@ -388,8 +430,13 @@ def gradient(
     if given is None:
         given = np.ascontiguousarray(gy.transpose(0, 2, 1)).reshape(rows.shape)
     ggamma, gbeta = np.empty(len(gamma)), np.empty(len(gamma))
-    room = np.empty((3, len(gamma)), x.dtype)
-    _normalize_gradient(rows, gamma, given, eps, *statistics, out, ggamma, gbeta, room)
+    M, C = rows.shape
+    room, sums = np.empty((3, C), x.dtype), np.empty((-(-M // RUN), 2, C), x.dtype)
+    arrays = rows, gamma, given, eps, *statistics, out, ggamma, gbeta, room, sums
+    runs, size = len(sums), x.size
+    most = size * 5 // 4
+    stages = (runs, size * 3 // 4), (1, 0), (runs, most)
+    run_stages(functools.partial(_normalize_gradient, *arrays), stages, most)
     return ggamma, gbeta
 
 

@@ -7,13 +7,19 @@ Python is enough, which, unlike those of BLAS, sleeps while it has no work.
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import TypeAlias
 
 from mnpar.kernels import tuning
 from mnpar.kernels.sums import even_slices
 from mnpar.runtime.blas_threads import threads_of_loops
+
+_Ended: TypeAlias = "SimpleQueue[BaseException | None]"
+_Parts: TypeAlias = "SimpleQueue[tuple[Callable[[slice], None], slice, _Ended]]"
 
 
 def run_parts(work: Callable[[slice], None], N: int, size: int) -> None:
@@ -21,7 +27,8 @@ def run_parts(work: Callable[[slice], None], N: int, size: int) -> None:
 
     Args:
         work: writes what no other part reads or writes, and calls loops alone: it may run on
-            another thread, which is no rank's. The first part runs on this one.
+            another thread, which is no rank's, and whose own parts then run on it alone. The first
+            part runs on this one.
         N: how many things there are.
         size: how many numbers all parts read or write (eight products count as one): few are not
             worth a thread.
@@ -36,38 +43,112 @@ def run_parts(work: Callable[[slice], None], N: int, size: int) -> None:
         >>> x.tolist()
         [-0.0, -1.0, -2.0, -3.0, -4.0, -5.0]
     """
-    many = min(threads_of_loops(), N, size // tuning.LOOP_THREAD_LEAST)
-    if many < 2:
+    if size < 2 * tuning.LOOP_THREAD_LEAST or N < 2 or (many := _threads_for(N, size)) < 2:
         work(slice(0, N))
         return
     first, *others = even_slices(N, -(-N // many))
-    started = [_THREADS.get(threads_of_loops()).submit(work, part) for part in others]
+    ended: _Ended = SimpleQueue()
+    for part in others:
+        _THREADS.start(work, part, ended)
     try:
         work(first)
     finally:
-        wait(started)
-    for each in started:
-        each.result()
+        errors = [ended.get() for _ in others]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def run_stages(
+    work: Callable[[int, int, int, int], None], stages: Sequence[tuple[int, int]], size: int
+) -> None:
+    """Call ``work(stage, stage + 1, begin, end)`` for parts of each stage, as :func:`run_parts`
+    does, one stage after another; or once, ``work(0, len(stages), 0, N)``, where none is divided.
+
+    Args:
+        work: does these stages of a part; it leaves out what a stage does not have.
+        stages: of how many things each is, the largest first, and how many numbers it reads or
+            writes.
+        size: the most numbers of a stage.
+
+    Example:
+        >>> run_stages(lambda *asked: print(*asked), [(7, 100), (1, 0)], 100)
+        0 2 0 7
+    """
+    if size < 2 * tuning.LOOP_THREAD_LEAST or _threads_for(stages[0][0], size) < 2:
+        work(0, len(stages), 0, stages[0][0])
+        return
+    for i, (N, of_stage) in enumerate(stages):
+        run_parts(functools.partial(_run_stage, work, i), N, of_stage)
+
+
+def _run_stage(work: Callable[[int, int, int, int], None], stage: int, part: slice) -> None:
+    work(stage, stage + 1, part.start, part.stop)
+
+
+def _threads_for(N: int, size: int) -> int:
+    """Return how many threads such a computation has: one, where a part asks, which must not wait
+    for a thread while none may be free.
+    """
+    many = min(threads_of_loops(), N, size // tuning.LOOP_THREAD_LEAST)
+    return 1 if many > 1 and _HERE.is_beside else many
+
+
+class _Here(threading.local):
+    """Whether this thread is one of those beside the ranks'."""
+
+    is_beside = False
+
+
+_HERE = _Here()
 
 
 class _Threads:
-    """The threads beside the one that asks; made when they are first wanted, and in each process
-    that was forked anew.
+    """The threads beside those that ask; made when they are first wanted, and in each process that
+    was forked anew.
+
+    Queues are used in place of an executor, which takes twice as long to start a part and to wait
+    for it.
     """
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
+        self._forget()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
-    def get(self, threads: int) -> ThreadPoolExecutor:
-        """Return an executor with ``threads`` less one; the first call says how many."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(threads - 1, "mnpar-loops")
-        return self._pool
+    def start(self, work: Callable[[slice], None], part: slice, ended: _Ended) -> None:
+        """Let a thread compute a part; ``ended`` then gets the error, or None."""
+        if self._many < threads_of_loops() - 1:
+            self._add()
+        self._parts.put((work, part, ended))
+
+    def _add(self) -> None:
+        with self._adding:
+            while self._many < threads_of_loops() - 1:
+                self._many += 1
+                name = f"mnpar-loops {self._many}"
+                threading.Thread(None, _serve, name, (self._parts,), daemon=True).start()
 
     def _forget(self) -> None:
-        self._pool = None
+        self._many = 0
+        self._adding = threading.Lock()
+        self._parts: _Parts = SimpleQueue()
+
+
+def _serve(parts: _Parts) -> None:
+    """Compute parts, one after another, for ever."""
+    _HERE.is_beside = True
+    while True:
+        _compute(*parts.get())
+
+
+def _compute(work: Callable[[slice], None], part: slice, ended: _Ended) -> None:
+    error = None
+    try:
+        work(part)
+    except BaseException as raised:  # the one that waits raises it
+        error = raised
+    ended.put(error)
 
 
 _THREADS = _Threads()

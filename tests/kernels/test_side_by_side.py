@@ -9,7 +9,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.kernels import side_by_side, tuning
-from mnpar.kernels.side_by_side import run_parts
+from mnpar.kernels.side_by_side import run_parts, run_stages
 from mnpar.runtime import blas_threads
 
 
@@ -62,6 +62,53 @@ def test_an_error_is_raised_when_all_parts_have_ended(first, use_threads):
     assert len(ended) == 1
 
 
+def test_a_part_that_asks_for_parts_computes_them_itself(use_threads):
+    use_threads(2)
+    found = []
+
+    def work(part):
+        run_parts(lambda inner: found.append((part.start, inner, threading.get_ident())), 4, 100)
+
+    run_parts(work, 2, size=100)
+    beside = [(inner, thread) for outer, inner, thread in found if outer == 1]
+    assert [inner for inner, _ in beside] == [slice(0, 4)]
+    assert beside[0][1] != threading.get_ident()
+
+
+def test_ranks_that_are_threads_share_the_threads(use_threads):
+    use_threads(3)
+    x = np.zeros((8, 300))
+
+    def rank(i):
+        def add(part):
+            x[i, part] += 1
+
+        for _ in range(50):
+            run_parts(add, 300, size=1000)
+
+    ranks = [threading.Thread(target=rank, args=(i,)) for i in range(8)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    assert (x == 50).all()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_stage_begins_when_the_one_before_has_ended(threads, use_threads):
+    use_threads(threads)
+    x, y = np.arange(7), np.zeros(7, int)
+
+    def work(stage, stop, begin, end):
+        if stage <= 0 < stop:
+            x[begin:end] *= 2
+        if stage <= 1 < stop:
+            y[begin:end] = x[::-1][begin:end]
+
+    run_stages(work, [(7, 100), (7, 100)], 100)
+    assert y.tolist() == [12, 10, 8, 6, 4, 2, 0]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_makes_threads_of_its_own(use_threads):
@@ -106,6 +153,10 @@ def filters(*shape):
     return mnpar.Variable(np.random.default_rng(1).standard_normal(shape, np.float32))
 
 
+def normalize(x, C):
+    return F.batch_normalization(x, filters(C), filters(C))
+
+
 COMPUTATIONS = {
     "convolution": lambda x: F.convolution_2d(x, filters(20, 18, 2, 2), None, 2),
     "convolution, padded": lambda x: F.convolution_2d(x, filters(20, 18, 3, 3), None, 2, 1),
@@ -114,6 +165,8 @@ COMPUTATIONS = {
     ),
     "depthwise": lambda x: F.depthwise_convolution_2d(x, filters(1, 18, 3, 3), None, 1, 1),
     "transposed": lambda x: F.deconvolution_2d(x, filters(18, 20, 2, 2), None, 2),
+    "batch normalization": lambda x: normalize(x, 18),
+    "batch normalization of few": lambda x: normalize(x, 5),
     "relu": F.relu,
     "sigmoid": F.sigmoid,
 }
@@ -125,7 +178,7 @@ def test_results_and_gradients_are_the_same_bits_whatever_the_number_of_threads(
     found = []
     for threads in (1, 2, 3):
         use_threads(threads)
-        x = images(7, 18, 12)
+        x = images(7, 5 if name.endswith("few") else 18, 12)
         y = COMPUTATIONS[name](x)
         F.sum(y * y).backward()
         found.append((y.array, x.grad))
