@@ -31,6 +31,7 @@ from mnpar.kernels.compiler import (
     suits,
 )
 from mnpar.kernels.lanes import LANES, fill, larger, load, store, where_equal
+from mnpar.kernels.side_by_side import run_parts
 from mnpar.kernels.windows import Numbers, Windows
 
 
@@ -351,7 +352,12 @@ def maximum(x: Array, windows: Windows) -> Array | None:
         return None
     y = empty_images(x.shape[:2] + windows.out, x.dtype)
     loop = _maximum_of_pixels if x.shape[1] < LANES else _maximum_by_registers
-    loop(pixels, *windows.numbers, as_pixels(y))
+    out = as_pixels(y)
+
+    def compute(n: slice) -> None:
+        loop(pixels[n], *windows.numbers, out[n])
+
+    run_parts(compute, len(x), 2 * x.size)
     return y
 
 
@@ -389,7 +395,12 @@ def _scaled(loop: Loop, x: Array, windows: Windows, scale: Array | float, size: 
     y = empty_images((len(x), x.shape[3], *size), x.dtype)
     scales = np.empty(windows.out, x.dtype)
     scales[...] = scale
-    loop(x, *windows.numbers, scales, as_pixels(y))
+    out = as_pixels(y)
+
+    def compute(n: slice) -> None:
+        loop(x[n], *windows.numbers, scales, out[n])
+
+    run_parts(compute, len(x), x.size + y.size)
     return y
 
 
@@ -401,23 +412,26 @@ def spread_maximum(x: Array, y: Array, gy: Array, windows: Windows) -> Array | N
         return None
     if is_channels_last(x) and has_loops(x, y, gy):
         gx = empty_images(x.shape, x.dtype)
-        pixels = [as_pixels(z) for z in (x, y, gy, gx)]
-        if windows.is_disjoint and not any(windows.pad) and x.shape[1] >= LANES:
-            _spread_over_tiles(*pixels, *windows.K, *windows.stride)
-        else:
-            left = np.empty(x.shape[1], x.dtype)
-            _spread_over_pixels(*pixels, left, *windows.numbers)
-        return gx
-    if not suits(x, y, gy):
+        parts = [as_pixels(z) for z in (x, y, gy, gx)]
+        by_tiles = windows.is_disjoint and not any(windows.pad) and x.shape[1] >= LANES
+
+        def compute(n: slice) -> None:
+            some = [z[n] for z in parts]
+            if by_tiles:
+                _spread_over_tiles(*some, *windows.K, *windows.stride)
+            else:
+                _spread_over_pixels(*some, np.empty(x.shape[1], x.dtype), *windows.numbers)
+
+    elif suits(x, y, gy):
+        gx = np.empty_like(x)
+        image, out = (-1, *windows.size), (-1, *windows.out)
+        parts = [x.reshape(image), y.reshape(out), gy.reshape(out), gx.reshape(image)]
+
+        def compute(n: slice) -> None:
+            left = np.empty(windows.out[1], x.dtype)
+            _spread(*[z[n] for z in parts], left, *windows.numbers)
+
+    else:
         return None
-    gx = np.empty_like(x)
-    image, out = (-1, *windows.size), (-1, *windows.out)
-    _spread(
-        x.reshape(image),
-        y.reshape(out),
-        gy.reshape(out),
-        gx.reshape(image),
-        np.empty(windows.out[1], x.dtype),
-        *windows.numbers,
-    )
+    run_parts(compute, len(parts[0]), 2 * (x.size + y.size))
     return gx

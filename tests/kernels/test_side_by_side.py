@@ -167,6 +167,14 @@ COMPUTATIONS = {
     "transposed": lambda x: F.deconvolution_2d(x, filters(18, 20, 2, 2), None, 2),
     "batch normalization": lambda x: normalize(x, 18),
     "batch normalization of few": lambda x: normalize(x, 5),
+    "maxima": lambda x: F.max_pooling_2d(x, 2),
+    "maxima of windows that meet": lambda x: F.max_pooling_2d(x, 3, 2, 1),
+    "maxima of few": lambda x: F.max_pooling_2d(x, 2),
+    "maxima where channels come first": lambda x: F.max_pooling_2d(
+        F.reshape(F.reshape(x, (-1,)), x.shape), 2
+    ),
+    "averages": lambda x: F.average_pooling_2d(x, 3, 2, 1),
+    "averages of few": lambda x: F.average_pooling_2d(x, 2),
     "relu": F.relu,
     "sigmoid": F.sigmoid,
 }
