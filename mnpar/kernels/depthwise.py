@@ -69,13 +69,15 @@ def _gradient(
     cells: Integers,
     y: Cube,
     total: Cube,
+    begin: int,
+    end: int,
 ) -> None:
-    """total[register, cell, lane] ← Σ x y over samples and windows."""
+    """total[register, cell, lane] ← Σ x y over samples and windows, of some registers."""
     N, P, C = y.shape
     last = cells.size - 1
     for n in range(N):
         pad_sample(x, n, ph, pw, padded)
-        for k in range(total.shape[0]):
+        for k in range(begin, end):
             c = min(k * LANES, C - LANES)
             for r in range(0, cells.size, 4):
                 a0 = cells[r] + c
@@ -143,7 +145,13 @@ def gradient(x: Array, y: Array, windows: Windows) -> Array:
     channels = registers(C)
     total = np.zeros((len(channels), len(some.cells), LANES), x.dtype)
     tables = (some.windows, some.cells)
-    _gradient(x, padded, *some.pad, *tables, y.reshape(len(y), -1, C), total)
+    given = y.reshape(len(y), -1, C)
+
+    def compute(part: slice) -> None:
+        room = np.zeros_like(padded) if part.start else padded
+        _gradient(x, room, *some.pad, *tables, given, total, part.start, part.stop)
+
+    run_parts(compute, len(channels), x.size + y.size * (1 + len(some.cells) // 8))
     found = np.empty((C, len(some.cells)), x.dtype)
     found[channels] = total.transpose(0, 2, 1)
     return found.reshape(C, 1, *windows.K)

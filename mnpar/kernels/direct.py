@@ -192,9 +192,11 @@ def _gradient(
     some: int,
     pairs: Integers,
     total: Array5,
+    begin: int,
+    stop: int,
 ) -> None:
     """total[register, cells, tile, number, lane] ← Σ x y over samples and windows; ``some`` windows
-    are added up in registers.
+    are added up in registers. Tiles of pairs and cells are counted; these are some of them.
     """
     N, P, K = y.shape
     tiles = total.shape[2]
@@ -209,8 +211,12 @@ def _gradient(
                 c, d = n * P * K + pairs[pair + 2], n * P * K + pairs[pair + 3]
                 from_ = pairs[pair + 4]
                 alone = other == k and tiles > 1  # one tile has no other beside it, either
+                first = pair // _PAIR * cells.size * tiles
                 for r in range(cells.size):
-                    for tile in range(0, tiles if alone else 0, 2):
+                    before = first + r * tiles
+                    from_tile = min(max(begin - before, 0), tiles)
+                    to_tile = min(max(stop - before, 0), tiles)
+                    for tile in range(from_tile + from_tile % 2, to_tile if alone else 0, 2):
                         next_ = min(tile + 1, tiles - 1)
                         at = cells[r] + from_
                         sums = (z, z, z, z, z, z, z, z, z, z, z, z)
@@ -223,7 +229,7 @@ def _gradient(
                         _add_column(total, o + tile * _TILE * LANES, sums[:6])
                         if next_ > tile:
                             _add_column(total, o + next_ * _TILE * LANES, sums[6:])
-                    for tile in range(0 if alone else tiles):
+                    for tile in range(from_tile, 0 if alone else to_tile):
                         at = cells[r] + from_ + tile * _TILE
                         sums = (z, z, z, z, z, z, z, z, z, z, z, z)
                         for p in range(start, end):
@@ -361,9 +367,19 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, W_shape: tuple[i
     total = np.zeros((groups * len(of_filters), len(some.cells), tiles, _TILE, LANES), x.dtype)
     tables = (some.windows, some.cells)
     pairs = _pairs(given.shape[2], groups, C)
-    for n in _blocks(x, given):
-        part = given[n]
-        _gradient(x[n], padded, *some.pad, *tables, part, tuning.DIRECT_PIXELS, pairs, total)
+
+    def compute(part: slice) -> None:
+        room, blocks = padded, _blocks(x, given)
+        if part.start:  # as above
+            room, blocks = np.zeros_like(padded), iter([slice(None)])
+        for n in blocks:
+            _gradient(
+                *(x[n], room, *some.pad, *tables, given[n], tuning.DIRECT_PIXELS, pairs, total),
+                *(part.start, part.stop),
+            )
+
+    items = len(pairs) // _PAIR * len(some.cells) * tiles
+    run_parts(compute, items, x.size + given.size * len(some.cells) * run // 8)
     sums = total.reshape(groups, len(of_filters), len(some.cells), -1, LANES)[:, :, :, :run]
     found = np.empty((groups, own, C * kh * kw), x.dtype)
     found[:, of_filters] = sums.reshape(groups, len(of_filters), -1, LANES).swapaxes(2, 3)

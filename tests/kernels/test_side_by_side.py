@@ -149,8 +149,12 @@ def images(N, C, size):
     return mnpar.Variable(x.transpose(0, 3, 1, 2))
 
 
+made = []  # parameters of the computation
+
+
 def filters(*shape):
-    return mnpar.Variable(np.random.default_rng(1).standard_normal(shape, np.float32))
+    made.append(mnpar.Variable(np.random.default_rng(1).standard_normal(shape, np.float32)))
+    return made[-1]
 
 
 def normalize(x, C):
@@ -160,6 +164,8 @@ def normalize(x, C):
 COMPUTATIONS = {
     "convolution": lambda x: F.convolution_2d(x, filters(20, 18, 2, 2), None, 2),
     "convolution, padded": lambda x: F.convolution_2d(x, filters(20, 18, 3, 3), None, 2, 1),
+    "convolution of few": lambda x: F.convolution_2d(x, filters(20, 5, 3, 3), None, 1, 1),
+    "convolution with many filters": lambda x: F.convolution_2d(x, filters(70, 18, 3, 3), None, 2),
     "convolution in groups": lambda x: F.convolution_2d(
         x, filters(36, 9, 3, 3), None, 1, 1, groups=2
     ),
@@ -187,9 +193,10 @@ def test_results_and_gradients_are_the_same_bits_whatever_the_number_of_threads(
     for threads in (1, 2, 3):
         use_threads(threads)
         x = images(7, 5 if name.endswith("few") else 18, 12)
+        made.clear()
         y = COMPUTATIONS[name](x)
         F.sum(y * y).backward()
-        found.append((y.array, x.grad))
-    for y, gx in found[1:]:
-        np.testing.assert_array_equal(y, found[0][0])
-        np.testing.assert_array_equal(gx, found[0][1])
+        found.append([y.array, x.grad, *[p.grad for p in made]])
+    for arrays in found[1:]:
+        for z, of_one in zip(arrays, found[0], strict=True):
+            np.testing.assert_array_equal(z, of_one)
