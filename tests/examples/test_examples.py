@@ -518,7 +518,7 @@ def test_help_says_how_to_start_an_example(example):
 # what is in several words
 SCHEDULES = {
     "F0 B0 F1 B1, F1 B1 F0 B0": "cannot end, its ranks wait for each other",
-    "1f2b, 2f": "error: --schedule: '1f2b' is no action",
+    "1f2b, 2f": "error: '1f2b' is no action of a schedule: write F0, B0",
     "F0 B0, F0 B0, F0 B0": "actions of 3 ranks, with commas between them, are given for 2 ranks",
 }
 

@@ -131,8 +131,8 @@ def _action(one: str | Action, rank: int) -> Action:
     found = re.fullmatch(r"(\d*)([FBIW])(\d+)", one)
     if not found:
         raise ValueError(
-            f"{one!r} is no action: write F0, B0, I0 or W0 (micro-batch 0), after the stage's "
-            f"number if that is not {rank}"
+            f"{one!r} is no action of a schedule: write F0, B0, I0 or W0 (micro-batch 0), after "
+            f"the stage's number if that is not {rank}"
         )
     return Action(found[2], int(found[1] or rank), int(found[3]))
 
