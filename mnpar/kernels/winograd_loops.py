@@ -18,6 +18,7 @@ from mnpar.kernels import tuning, winograd
 from mnpar.kernels.columns import advance_between
 from mnpar.kernels.compiler import Array4, Matrix, Vector, compiled, formula
 from mnpar.kernels.lanes import LANES, fill, load, store
+from mnpar.kernels.side_by_side import run_parts
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Windows
 
@@ -26,6 +27,7 @@ _PP, _QQ = _P * _P, _Q * _Q
 _PPP, _QQQ = _PP * _P, _QQ * _Q
 _SUM, _PRODUCT = _PP + _QQ, _PP * _QQ
 _PLACES = 36
+_BLOCKS = 4  # of tiles, whose sums are added up, however many threads there are
 
 
 @formula
@@ -255,30 +257,50 @@ def convolve(x: Array, filters: Array, bias: Array, windows: Windows, y: Array) 
     C, K = filters.shape[1:]
     parts = _parts(windows, len(x), C + K, x.dtype, filters.nbytes)
     many = parts[0].stop if parts else 0
-    seen, products = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
-    room = np.empty(_PLACES * LANES, x.dtype)  # for a tile of a register
-    for part in advance_between(parts):
-        first, tiles = part.start, part.stop - part.start
-        _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all, room)
-        np.matmul(seen.matrices(tiles), filters, out=products.matrices(tiles))
-        _transform_outputs(products.all, first, tiles, bias, y, room)
+
+    def compute(some: slice) -> None:
+        seen, products = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
+        room = np.empty(_PLACES * LANES, x.dtype)  # for a tile of a register
+        own = parts[some]
+        # another thread has no transfers
+        for part in iter(own) if some.start else advance_between(own):
+            first, tiles = part.start, part.stop - part.start
+            _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all, room)
+            np.matmul(seen.matrices(tiles), filters, out=products.matrices(tiles))
+            _transform_outputs(products.all, first, tiles, bias, y, room)
+
+    run_parts(compute, len(parts), x.size * K // 4)
 
 
 def gradient(x: Array, y: Array, windows: Windows) -> Array:
     """The gradient of filters (K, C, 3, 3) from x (N, H, W, C) and the gradient of y."""
     C, K = x.shape[3], y.shape[3]
-    total = np.zeros((_PLACES, C, K), x.dtype)
-    product = np.empty_like(total)
-    parts = _parts(windows, len(x), C + K, x.dtype, 2 * total.nbytes)
+    size = _PLACES * C * K * x.itemsize
+    parts = _parts(windows, len(x), C + K, x.dtype, 2 * size)
     many = parts[0].stop if parts else 0
-    seen, given = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
-    room = np.empty(_PLACES * LANES, x.dtype)  # for a tile of a register
-    for part in advance_between(parts):
-        first, tiles = part.start, part.stop - part.start
-        _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all, room)
-        _transpose_outputs(y, first, tiles, given.all, room)
-        met = seen.matrices(tiles).swapaxes(1, 2)
-        total += np.matmul(met, given.matrices(tiles), out=product)
+    blocks = list(even_slices(len(parts), -(-len(parts) // _BLOCKS)))
+    totals = np.empty((len(blocks), _PLACES, C, K), x.dtype)
+
+    def compute(some: slice) -> None:
+        seen, given = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
+        room = np.empty(_PLACES * LANES, x.dtype)  # for a tile of a register
+        product = np.empty(totals.shape[1:], x.dtype)
+        for total, block in zip(totals[some], blocks[some], strict=True):
+            own = parts[block]
+            for part in iter(own) if some.start else advance_between(own):
+                first, tiles = part.start, part.stop - part.start
+                _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all, room)
+                _transpose_outputs(y, first, tiles, given.all, room)
+                is_first = part is own[0]
+                met, out = seen.matrices(tiles).swapaxes(1, 2), total if is_first else product
+                np.matmul(met, given.matrices(tiles), out=out)
+                if not is_first:
+                    total += product
+
+    run_parts(compute, len(blocks), x.size * K // 4)
+    total = totals[0] if blocks else np.zeros(totals.shape[1:], x.dtype)
+    for other in totals[1:]:
+        total += other
     G = winograd.matrices(3, 2, x.dtype)[2]
     found: Array = (G.T @ total.reshape(_PLACES, -1)).reshape(3, 3, C, K)
     return found.transpose(3, 2, 0, 1)

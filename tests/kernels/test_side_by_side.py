@@ -166,6 +166,9 @@ COMPUTATIONS = {
     "convolution, padded": lambda x: F.convolution_2d(x, filters(20, 18, 3, 3), None, 2, 1),
     "convolution of few": lambda x: F.convolution_2d(x, filters(20, 5, 3, 3), None, 1, 1),
     "convolution with many filters": lambda x: F.convolution_2d(x, filters(70, 18, 3, 3), None, 2),
+    "convolution by Winograd's method": lambda x: F.convolution_2d(
+        x, filters(32, 18, 3, 3), None, 1, 1
+    ),
     "convolution in groups": lambda x: F.convolution_2d(
         x, filters(36, 9, 3, 3), None, 1, 1, groups=2
     ),
@@ -187,8 +190,11 @@ COMPUTATIONS = {
 
 
 @pytest.mark.parametrize("name", COMPUTATIONS)
-def test_results_and_gradients_are_the_same_bits_whatever_the_number_of_threads(name, use_threads):
+def test_results_and_gradients_are_the_same_bits_whatever_the_number_of_threads(
+    name, use_threads, monkeypatch
+):
     pytest.importorskip("numba", reason="numba is not installed")
+    monkeypatch.setattr(tuning, "WINOGRAD_LOOP_BYTES", 2**16)  # many parts
     found = []
     for threads in (1, 2, 3):
         use_threads(threads)
