@@ -16,22 +16,23 @@ from typing import TypeAlias
 
 from mnpar.kernels import tuning
 from mnpar.kernels.sums import even_slices
-from mnpar.runtime.blas_threads import threads_of_loops
+from mnpar.runtime.blas_threads import one_thread_each, threads_of_loops
 
 _Ended: TypeAlias = "SimpleQueue[BaseException | None]"
 _Parts: TypeAlias = "SimpleQueue[tuple[Callable[[slice], None], slice, _Ended]]"
 
 
-def run_parts(work: Callable[[slice], None], N: int, size: int) -> None:
+def run_parts(work: Callable[[slice], None], N: int, size: int, multiplies: bool = False) -> None:
     """Call ``work`` for parts of N things, which are all of them; at least one.
 
     Args:
-        work: writes what no other part reads or writes, and calls loops alone: it may run on
-            another thread, which is no rank's, and whose own parts then run on it alone. The first
-            part runs on this one.
+        work: writes what no other part reads or writes, and calls loops and numpy alone: it may
+            run on another thread, which is no rank's, and whose own parts then run on it alone.
+            The first part runs on this one.
         N: how many things there are.
         size: how many numbers all parts read or write (eight products count as one): few are not
             worth a thread.
+        multiplies: the parts multiply matrices, too: each then has one thread of BLAS.
 
     Raises:
         Exception: what a part raises, after all have ended.
@@ -46,6 +47,15 @@ def run_parts(work: Callable[[slice], None], N: int, size: int) -> None:
     if size < 2 * tuning.LOOP_THREAD_LEAST or N < 2 or (many := _threads_for(N, size)) < 2:
         work(slice(0, N))
         return
+    if multiplies:
+        with one_thread_each:
+            _divide(work, N, many)
+    else:
+        _divide(work, N, many)
+
+
+def _divide(work: Callable[[slice], None], N: int, many: int) -> None:
+    """Call ``work`` for parts of N things, all but the first on other threads."""
     first, *others = even_slices(N, -(-N // many))
     ended: _Ended = SimpleQueue()
     for part in others:

@@ -101,7 +101,7 @@ ATTENTION_LEAST_QUERIES = 32  # of any block, however many the keys
 ATTENTION_LOOP_MOST = 2**19  # multiplications of both products: more are faster by BLAS
 
 # Loops on several threads (side_by_side.py): benchmark "steps" with --threads 2.
-# numbers for each thread, at least, which take some 50 µs: to start one takes 20 to 40
+# numbers for each thread, at least, which take some 50 µs: to wake one takes 10 to 35
 LOOP_THREAD_LEAST = 2**19
 
 # The LSTM's cell: benchmark "functions" (LSTM).

@@ -269,7 +269,7 @@ def convolve(x: Array, filters: Array, bias: Array, windows: Windows, y: Array) 
             np.matmul(seen.matrices(tiles), filters, out=products.matrices(tiles))
             _transform_outputs(products.all, first, tiles, bias, y, room)
 
-    run_parts(compute, len(parts), x.size * K // 4)
+    run_parts(compute, len(parts), x.size * K // 4, multiplies=True)
 
 
 def gradient(x: Array, y: Array, windows: Windows) -> Array:
@@ -297,7 +297,7 @@ def gradient(x: Array, y: Array, windows: Windows) -> Array:
                 if not is_first:
                     total += product
 
-    run_parts(compute, len(blocks), x.size * K // 4)
+    run_parts(compute, len(blocks), x.size * K // 4, multiplies=True)
     total = totals[0] if blocks else np.zeros(totals.shape[1:], x.dtype)
     for other in totals[1:]:
         total += other

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -45,12 +46,7 @@ class LargeProducts:
         if self._known:
             return
         self._known = True
-        try:
-            import threadpoolctl
-        except ImportError:
-            return
-        found = threadpoolctl.ThreadpoolController().lib_controllers
-        self._libraries = [one for one in found if one.internal_api == "openblas"]
+        self._libraries = _openblas()
         self.threads = max([one.num_threads for one in self._libraries], default=1)
         self._set(1)
 
@@ -68,6 +64,54 @@ class LargeProducts:
 
 
 large_products = LargeProducts()
+
+
+class OneThreadEach:
+    """While somebody is in this context, BLAS has one thread for each thread that multiplies:
+    OpenBLAS's own threads do one product at a time, for which the others would wait.
+    """
+
+    def __init__(self) -> None:
+        self._before: list[tuple[Any, int]] = []
+        self._forget()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._before = [(one, one.num_threads) for one in _openblas()]
+                self._set([1] * len(self._before))
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._set([threads for _, threads in self._before])
+
+    def _set(self, threads: list[int]) -> None:
+        for (library, before), many in zip(self._before, threads, strict=True):
+            if before > 1:
+                library.set_num_threads(many)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+
+
+one_thread_each = OneThreadEach()
+
+
+@functools.cache
+def _openblas() -> list[Any]:
+    """Return the OpenBLAS libraries of this process, none without threadpoolctl."""
+    try:
+        import threadpoolctl
+    except ImportError:
+        return []
+    found = threadpoolctl.ThreadpoolController().lib_controllers
+    return [one for one in found if one.internal_api == "openblas"]
 
 
 def use_one() -> None:

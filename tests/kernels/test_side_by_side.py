@@ -144,6 +144,28 @@ def test_loops_have_as_many_threads_as_the_environment_says_or_cores_of_the_rank
         blas_threads._told.cache_clear()
 
 
+def test_parts_that_multiply_have_one_thread_of_blas_each(use_threads, monkeypatch):
+    class Library:
+        num_threads = 3
+
+        def set_num_threads(self, threads):
+            self.num_threads = threads
+
+    library, seen = Library(), []
+    monkeypatch.setattr(blas_threads, "_openblas", lambda: [library])
+    use_threads(2)
+
+    def work(part):
+        seen.append(library.num_threads)
+        if part.start:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), blas_threads.one_thread_each:
+        run_parts(work, 2, size=100, multiplies=True)
+    assert seen == [1, 1]
+    assert library.num_threads == 3
+
+
 def images(N, C, size):
     x = np.random.default_rng(0).standard_normal((N, size, size, C), np.float32)
     return mnpar.Variable(x.transpose(0, 3, 1, 2))
