@@ -32,6 +32,8 @@ def set_threads(number):
     """So many BLAS threads for each process; to be called before numpy is imported."""
     for name in THREADS:
         os.environ[name] = str(number)
+    if number > 1:  # as in ranks that mnpar starts (mnpar/runtime/blas_threads.py)
+        os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "16")
 
 
 def one_thread():

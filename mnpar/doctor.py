@@ -368,10 +368,14 @@ def _load(report: Report, ranks: int) -> None:
         )
     threads = blas.threads()
     slow = threads > 1 and ranks * threads > cores
-    text = f"{threads} for each rank" + (
-        f", {ranks * threads} on {cores} cores: slow. Unset OMP_NUM_THREADS" if slow else ""
-    )
-    report.add("note" if slow else "ok", "BLAS threads", text)
+    name, ticks = blas_threads.IDLE
+    restless = threads > 1 and not os.environ.get(name)
+    text = f"{threads} for each rank"
+    if slow:
+        text += f", {ranks * threads} on {cores} cores: slow. Unset OMP_NUM_THREADS"
+    elif restless:
+        text += f"; with {name}={ticks} before the command they leave the cores to compiled loops"
+    report.add("note" if slow or restless else "ok", "BLAS threads", text)
 
 
 def _times(report: Report, comm: Any) -> None:

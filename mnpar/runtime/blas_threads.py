@@ -15,6 +15,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+# OpenBLAS's threads keep their cores busy for tens of milliseconds after a product; compiled loops
+# on several threads then share cores with threads that do nothing: on two cores a step of a ResNet
+# takes 1.4 times as long. So ranks that mnpar starts let them sleep after 2¹⁶ ticks of the clock,
+# some 20 µs (the products of linear layers follow each other faster). OpenBLAS reads it when numpy
+# is loaded. Benchmark "steps" with ``--threads 2``.
+IDLE = ("OPENBLAS_THREAD_TIMEOUT", "16")
 # a user who sets one of these has chosen
 VARIABLES = (
     "OMP_NUM_THREADS",

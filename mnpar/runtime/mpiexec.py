@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mnpar.errors import LauncherError
 from mnpar.runtime import supervisor, system
+from mnpar.runtime.blas_threads import IDLE
 from mnpar.runtime.callsite import ipython_shell
 from mnpar.runtime.launcher import launched_ranks
 
@@ -99,7 +100,7 @@ def mpiexec_command(
             ``name:slots``, Open MPI's ``name slots=4``): the ranks are started there instead.
     """
     mpiexec = find_mpiexec(python)
-    environment = clean_environment(os.environ)
+    environment = dict([IDLE]) | clean_environment(os.environ)
     openmpi = _is_open_mpi(mpiexec)
     where = [] if hosts is None else ["--hostfile" if openmpi else "-f", hosts]
     if openmpi:
