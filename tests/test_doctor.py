@@ -71,13 +71,16 @@ def test_products_that_the_environment_makes_slow_are_told():
 
 
 @pytest.mark.skipif(len(usable_cores()) < 2, reason="a rank with two threads is slow on one core")
-def test_threads_of_blas_that_keep_cores_busy_are_told():
+def test_threads_of_blas_that_keep_cores_busy_are_told(monkeypatch):
     remedy = "; with OPENBLAS_THREAD_TIMEOUT=16 before the command they leave the cores"
     threads = {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}
     told = [examine(0, **threads, OPENBLAS_THREAD_TIMEOUT=ticks).stdout for ticks in ("", "16")]
     assert f"2 for each rank{remedy}" in told[0]
     assert "2 for each rank\n" in told[1]
+    monkeypatch.delenv("OPENBLAS_THREAD_TIMEOUT", raising=False)
     assert mpiexec_command(1)[1]["OPENBLAS_THREAD_TIMEOUT"] == "16"
+    monkeypatch.setenv("OPENBLAS_THREAD_TIMEOUT", "20")
+    assert mpiexec_command(1)[1]["OPENBLAS_THREAD_TIMEOUT"] == "20"
 
 
 @pytest.mark.parametrize("name", ["PMI_SIZE", "OMPI_COMM_WORLD_SIZE"])
