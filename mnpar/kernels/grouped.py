@@ -342,7 +342,7 @@ def _blocks(x: Array, y: Array) -> Iterator[slice]:
 
 @functools.lru_cache(maxsize=64)
 def _first_sums(groups: int, own: int, wide: int) -> Array:
-    """Where the sums of each filter begin, those of a group in fours."""
+    """Return where the sums of each filter begin, those of a group in fours."""
     fours = -(-own // _FILTERS) * _FILTERS
     return np.add.outer(np.arange(groups) * fours, np.arange(own)).reshape(-1) * wide
 

@@ -48,7 +48,7 @@ _FASTCALL = 0x80  # METH_FASTCALL of Python's C API: arguments as an array, and 
 
 
 class _MethodDef(ctypes.Structure):
-    """What Python wants to know of a builtin function (PyMethodDef)."""
+    """The definition of a builtin function, as Python reads it (PyMethodDef)."""
 
     _fields_: ClassVar = [
         ("name", ctypes.c_char_p),

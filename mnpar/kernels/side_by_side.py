@@ -105,7 +105,7 @@ def _threads_for(N: int, size: int) -> int:
 
 
 class _Here(threading.local):
-    """Whether this thread is one of those beside the ranks'."""
+    """The kind of thread that asks: a rank's, or one of those beside."""
 
     is_beside = False
 

@@ -137,6 +137,6 @@ def threads_of_loops() -> int:
 
 @functools.cache
 def _told() -> int:
-    """What the environment says, 0 if it does not: OpenMP's lists begin with the outermost."""
+    """Return what the environment says, 0 if nothing: OpenMP's lists begin with the outermost."""
     numbers = [os.environ[name].split(",")[0].strip() for name in VARIABLES if name in os.environ]
     return next((int(number) for number in numbers if number.isdecimal()), 0)

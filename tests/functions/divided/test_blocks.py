@@ -158,11 +158,11 @@ class Layer:
 
 def same(found, truth):
     """As near as float64 comes where sums run in another order: measured by the largest, they
-    differ by 1e-13, and where they nearly cancel by some times as much.
+    differ by 1e-13.
     """
     largest = np.abs(truth).max(initial=1)
     np.testing.assert_allclose(
-        0 * truth if found is None else found, truth, rtol=0, atol=1e-11 * largest
+        0 * truth if found is None else found, truth, rtol=0, atol=1e-12 * largest
     )
 
 
