@@ -74,18 +74,22 @@ def all_traces():
     return traces("/dev/shm", SHARED) | traces("/tmp", TEMPORARY)
 
 
-def left_behind(folder, before):
-    """What jobs have left in their folder of temporary files or where nothing was before; nothing,
-    one hopes. (Jobs that run beside them have two seconds to tidy up.)
+def files_in(folder):
+    """All files and folders in a folder, by their names from there."""
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*"))
+
+
+def left_behind(before):
+    """What jobs have left where nothing was before; nothing, one hopes. (Jobs that run beside them
+    have two seconds to tidy up.)
     """
-    left = [str(path) for path in Path(folder).rglob("*")]
     new = all_traces() - before
     deadline = time.monotonic() + 2
     while new and time.monotonic() < deadline:
         time.sleep(0.1)
         new &= all_traces()
     in_use = used()
-    return sorted([*left, *(path for path in new if path not in in_use)])
+    return sorted(path for path in new if path not in in_use)
 
 
 def soak(cycles):
@@ -94,7 +98,7 @@ def soak(cycles):
     with tempfile.TemporaryDirectory() as folder:
         for number in range(cycles):
             cycle(KINDS[number % len(KINDS)], folder)
-        return left_behind(folder, before)
+        return [*files_in(folder), *left_behind(before)]
 
 
 if __name__ == "__main__":

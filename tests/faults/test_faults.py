@@ -22,7 +22,7 @@ import pytest
 
 from mnpar.runtime.cleanup import segments
 from tests.faults.job import FOREIGN, PYTHON, SLOWER, Job
-from tests.faults.soak import all_traces, left_behind
+from tests.faults.soak import all_traces, files_in, left_behind
 from tests.harness.mpi import is_mpich
 
 HERE = r"faults/programs.py:\d+"
@@ -51,7 +51,7 @@ ELSEWHERE = (  # rank 1 has a launcher of its own, as on another machine
 # Open MPI makes empty folders for a process that finds no launcher, or loses it inside MPI_Init,
 # and leaves them: with the names of the machine and the user, not of a process, they are in no
 # launcher's way.
-LONE = re.compile(r"/ompi\.[^/]+\.\d+(/jf\.0(/\d+){0,2})?$")
+LONE = re.compile(r"ompi\.[^/]+\.\d+(/jf\.0(/\d+){0,2})?$")
 
 
 def interrupt(job):
@@ -437,22 +437,22 @@ JOBS = {
 }
 
 
-def carry_out(name, folder):
+def carry_out(name):
+    """A job: (exit code, stdout, stderr, seconds, what it has left of its temporary files)."""
     row = JOBS[name]
-    job = Job(
-        name.partition(",")[0], row.ranks, row.stall, row.options, fresh=row.fresh, TMPDIR=folder
-    )
-    if row.act is not None:
-        job.expect("ready", row.ranks)
-        row.act(job)
-    return job.end()
-
-
-@pytest.fixture(scope="module")
-def folder():
-    """The jobs' temporary files."""
     with tempfile.TemporaryDirectory() as folder:
-        yield folder
+        job = Job(
+            name.partition(",")[0],
+            row.ranks,
+            row.stall,
+            row.options,
+            fresh=row.fresh,
+            TMPDIR=folder,
+        )
+        if row.act is not None:
+            job.expect("ready", row.ranks)
+            row.act(job)
+        return *job.end(), [file for file in files_in(folder) if MPICH or not LONE.match(file)]
 
 
 @pytest.fixture(scope="module")
@@ -462,7 +462,7 @@ def before():
 
 
 @pytest.fixture(scope="module")
-def results(request, folder, before):
+def results(request, before):
     """The results of the jobs, by name, that the selected tests look at: four at a time are under
     way.
     """
@@ -477,10 +477,7 @@ def results(request, folder, before):
         else [item.callspec.params["name"] for item in mine if "name" in item.fixturenames]
     )
     with ThreadPoolExecutor(4) as pool:
-        yield {
-            name: pool.submit(carry_out, name, folder)
-            for name in sorted(names, key=list(JOBS).index)
-        }
+        yield {name: pool.submit(carry_out, name) for name in sorted(names, key=list(JOBS).index)}
         pool.shutdown(cancel_futures=True)
 
 
@@ -496,7 +493,7 @@ def crowd(request):
 @pytest.mark.parametrize("name", sorted(JOBS, key=lambda name: name == "slow_steps"))
 def test_the_job(results, crowd, name):
     row = JOBS[name]
-    code, out, err, took = results[name].result()
+    code, out, err, took, left = results[name].result()
     assert (
         (code != 0)
         if row.code == BAD
@@ -514,6 +511,7 @@ def test_the_job(results, crowd, name):
         assert "mnpar:" not in err, err
     if row.act is not None:
         assert "Traceback" not in err, err
+    assert not left, f"{left} are left\n{err}"
 
 
 def test_every_case_of_the_study_that_is_of_communication_has_a_job():
@@ -535,8 +533,7 @@ def test_copies_of_a_world_of_one_rank_under_a_foreign_launcher_are_refused():
     )
 
 
-def test_jobs_that_are_ended_in_any_way_leave_nothing_behind(results, folder, before):
+def test_jobs_that_are_ended_in_any_way_leave_nothing_behind(results, before):
     wait(results.values())
     assert results.keys() == JOBS.keys()
-    left = left_behind(folder, before)
-    assert not (left if MPICH else [path for path in left if not LONE.search(path)])
+    assert not left_behind(before)
