@@ -511,6 +511,10 @@ def test_the_job(results, crowd, name):
         assert "mnpar:" not in err, err
     if row.act is not None:
         assert "Traceback" not in err, err
+    if left and not MPICH and code >= 0:
+        # Open MPI's launcher gives up its folder if a rank removes its own in the same moment: once
+        # in some thousand jobs, where a mistake of mnpar's would leave it again
+        left = carry_out(name)[-1]
     assert not left, f"{left} are left\n{err}"
 
 
