@@ -162,6 +162,11 @@ def suits_at_any_size(x: Array, *others: Array) -> bool:
     return True
 
 
+def contiguous(x: Array) -> Array:
+    """Return the array, or a copy: contiguous, aligned and writable, as loops take it."""
+    return x if x.flags.carray else np.require(x, None, ["C", "A", "W"])
+
+
 class Formula:
     """A computation of single numbers, which loops call and the compiler copies into them.
 

@@ -14,7 +14,15 @@ import numpy as np
 
 from mnpar.backend import Array
 from mnpar.kernels import places
-from mnpar.kernels.compiler import Array4, Cube, Integers, Matrix, Vector, compiled
+from mnpar.kernels.compiler import (
+    Array4,
+    Cube,
+    Integers,
+    Matrix,
+    Vector,
+    compiled,
+    contiguous,
+)
 from mnpar.kernels.direct import pad_sample, registers
 from mnpar.kernels.lanes import LANES, fill, load, store
 from mnpar.kernels.side_by_side import run_parts
@@ -108,7 +116,7 @@ def _gradient(
 def _apply(some: places.Places, padded: Array, x: Array, W: Array, bias: Array, y: Array) -> None:
     rows, columns = some.kernel
     cells = W[:, 0].transpose(1, 2, 0)[rows][:, columns]
-    filters = np.ascontiguousarray(cells).reshape(-1, len(W))
+    filters = contiguous(cells).reshape(-1, len(W))
     tables = (some.windows, some.cells, some.outputs)
     out = y.reshape(len(y), -1, len(W))
 

@@ -34,6 +34,7 @@ from mnpar.kernels.compiler import (
     Matrix,
     Real,
     Vector,
+    contiguous,
     suits_at_any_size,
 )
 from mnpar.kernels.moments import RUN, ChannelView, channel_view
@@ -201,7 +202,7 @@ class Fused(Generic[Results]):
             order = next((order for x in xs if (order := _order(x)) is not None), None)
             if order is None or not all([type(x) is np.ndarray for x in xs]):
                 return None
-            xs = [_contiguous(x.transpose(order)) for x in xs]
+            xs = [contiguous(x.transpose(order)) for x in xs]
             if not suits_at_any_size(*xs):
                 return None
         ys = [np.empty_like(xs[0]) for _ in range(self.each)]
@@ -248,6 +249,7 @@ class Fused(Generic[Results]):
         x = xs[0]
         view: ChannelView | None = (1, 1, x.size)
         shape: tuple[int, ...] = ()
+        aligned: tuple[int, ...] = ()
         if channels:
             shape = channels[0].shape
             if not all([type(z) is np.ndarray and z.shape == shape for z in channels]):
@@ -255,7 +257,8 @@ class Fused(Generic[Results]):
             channels = [z.reshape((1,) * (x.ndim - z.ndim) + z.shape) for z in channels]
             if order is not None:
                 channels = [z.transpose(order) for z in channels]
-            view = _channel_view(x.shape, channels[0].shape)
+            aligned = channels[0].shape
+            view = _channel_view(x.shape, aligned)
             channels = [np.require(z.reshape(-1), x.dtype, ["C", "A", "W"]) for z in channels]
         if view is None or not x.size or 1 < view[2] < tuning.CHANNEL_RUN:
             return None
@@ -266,12 +269,10 @@ class Fused(Generic[Results]):
         (self.columns if B == 1 else self.runs)(
             *arrays[:n], *channels, *numbers, *arrays[n:], *sums
         )
-        return [z.reshape(shape) for z in sums]
-
-
-def _contiguous(x: Array) -> Array:
-    """The array, or a copy that loops take."""
-    return x if x.flags.carray else np.require(x, None, ["C", "A", "W"])
+        if order is None or not channels:
+            return [z.reshape(shape) for z in sums]
+        back = _inverse(order)
+        return [z.reshape(aligned).transpose(back).reshape(shape) for z in sums]
 
 
 @functools.lru_cache(maxsize=64)

@@ -13,7 +13,7 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import tuning
-from mnpar.kernels.compiler import Cube, Matrix, compiled, suits
+from mnpar.kernels.compiler import Cube, Matrix, compiled, contiguous, suits
 from mnpar.kernels.logistic import logistic
 from mnpar.kernels.over_time import Cell
 from mnpar.kernels.scalar import logistic as logistic_of, tanh as tanh_of
@@ -273,8 +273,8 @@ def lstm_cell_gradient(
     # without a gradient of h nothing comes from it, not even 0 times NaN
     if kept.together is None or gh is None:
         return None
-    gh = np.ascontiguousarray(gh)
-    gc = np.zeros_like(kept.memory) if gc is None else np.ascontiguousarray(gc)
+    gh = contiguous(gh)
+    gc = np.zeros_like(kept.memory) if gc is None else contiguous(gc)
     if not suits(kept.together, c_prev, gc, gh):
         return None
     N, H = c_prev.shape

@@ -20,6 +20,7 @@ from mnpar.kernels.compiler import (
     Matrix,
     Vector,
     compiled,
+    contiguous,
     formula,
     has_loops,
 )
@@ -428,7 +429,7 @@ def gradient(
         return None
     given = as_rows(gy)
     if given is None:
-        given = np.ascontiguousarray(gy.transpose(0, 2, 1)).reshape(rows.shape)
+        given = contiguous(gy.transpose(0, 2, 1)).reshape(rows.shape)
     ggamma, gbeta = np.empty(len(gamma)), np.empty(len(gamma))
     M, C = rows.shape
     room, sums = np.empty((3, C), x.dtype), np.empty((-(-M // RUN), 2, C), x.dtype)
@@ -492,7 +493,7 @@ def groups_gradient(
         return None
     given = _as_groups(gy)
     if given is None:
-        given = np.ascontiguousarray(gy.transpose(0, 3, 1, 2)).reshape(pixels.shape)
+        given = contiguous(gy.transpose(0, 3, 1, 2)).reshape(pixels.shape)
     ggamma, gbeta = np.zeros(gamma.size), np.zeros(gamma.size)
     room, sums = np.empty((4, gamma.size), x.dtype), np.empty(2 * gamma.size)
     flat = [z.reshape(x.shape[:2]) for z in statistics]

@@ -55,7 +55,7 @@ class LayerNormalization(GenericFunction):
             x = xp.ascontiguousarray(x)
         if (found := normalize_rows(x, gamma, beta, self.eps)) is not None:
             y, (self.shift, self.rest, self.s) = found
-            self.dtype = x.dtype
+            self.dtype, self.shifted = x.dtype, True
             return y
         self.dtype = dtype = np.result_type(compute_dtype(x), gamma.dtype, beta.dtype)
         rows = self._rows(x)
