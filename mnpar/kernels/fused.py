@@ -252,8 +252,11 @@ class Fused(Generic[Results]):
         aligned: tuple[int, ...] = ()
         if channels:
             shape = channels[0].shape
-            if not all([type(z) is np.ndarray and z.shape == shape for z in channels]):
-                return None
+            for z in channels:
+                if type(z) is not np.ndarray or z.shape != shape:
+                    return None
+                if not np.can_cast(z.dtype, x.dtype):  # the results are of the wider dtype
+                    return None
             channels = [z.reshape((1,) * (x.ndim - z.ndim) + z.shape) for z in channels]
             if order is not None:
                 channels = [z.transpose(order) for z in channels]

@@ -3,6 +3,7 @@ not take; and where and when they are compiled.
 """
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -26,6 +27,7 @@ from mnpar.kernels import (
 )
 from mnpar.kernels.compiler import Doubles, Integers, Matrix, Real, Vector, compiled
 from mnpar.variable import Variable, grad
+from tests.functions.cases import CASES
 
 needs_numba = pytest.mark.skipif(
     not compiler.is_installed(), reason="numba is not installed: a second run in .ci/run has it"
@@ -195,6 +197,38 @@ def test_what_loops_do_not_take_is_left_to_the_twin(name, by_loops, by_twin):
         found = by_loops(function, *given)
         assert found.dtype.type is twin.dtype.type, what
         np.testing.assert_allclose(found.astype("f8"), twin.astype("f8"), rtol=1e-13, err_msg=what)
+
+
+@needs_numba
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if len(case.shapes) > 1], ids=lambda case: case.id
+)
+def test_inputs_of_two_dtypes_give_what_the_twin_gives(case, by_loops, by_twin):
+    def compute(*xs):
+        variables = [Variable(x) for x in xs]
+        ys = case.call(*variables)
+        ys = ys if isinstance(ys, tuple) else (ys,)
+        ones = [Variable(np.ones(y.shape, y.dtype)) for y in ys]
+        return [*ys, *(grad(ys, variables, ones) if case.differentiable else ())]
+
+    for first, others in ("f4", "f8"), ("f8", "f4"), ("f2", "f4"), ("f4", "f2"):
+        x, *rest = case.arrays(3)
+        xs = [x.astype(first), *[z.astype(others) for z in rest]]
+        try:
+            twins = by_twin(compute, *xs)
+        except ValueError as error:
+            with pytest.raises(ValueError, match=re.escape(str(error))):
+                by_loops(compute, *xs)
+            continue
+        for found, twin in zip(by_loops(compute, *xs), twins, strict=True):
+            assert (found is None) == (twin is None)
+            if twin is not None:
+                assert found.dtype == twin.dtype
+                tolerance = 10 * np.finfo(min(first, others)).eps if twin.dtype.kind == "f" else 0
+                largest = abs(twin.array).max(initial=0)
+                np.testing.assert_allclose(
+                    found.array, twin.array, rtol=tolerance, atol=tolerance * largest
+                )
 
 
 def with_gradients(function):
