@@ -597,6 +597,8 @@ class MultiNodeBatchNormalization(BatchNormalization):
         who = type(self).__name__
         if self.axis is not None or x.ndim < 2 or [a for a in layout.cut_axes if a < 2]:
             layout.refuse(who, "its axes of samples and channels must be whole, and axis=None")
+        if layout.window is not None:
+            layout.refuse(who, "some cells are on several ranks, which would count them twice")
         grid = layout.grid.comm
         everyone = self.comm if self.blocks is None and grid.size == 1 else self.blocks
         if everyone is None or everyone.size != self.comm.size * grid.size:

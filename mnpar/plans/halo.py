@@ -309,6 +309,43 @@ def grid_halo(
     return halo_plan(have, outputs, shape, window, mode, gaps)
 
 
+def halo_boxes(
+    shape: tuple[int, ...], grid: tuple[int, ...], ranks: int, window: Window
+) -> tuple[Box, ...]:
+    """Return what each rank's block of the outputs of a window reads, as boxes that overlap.
+
+    Args:
+        shape: of the array, with its padding.
+        grid, ranks: as of :func:`mnpar.plans.blocks`.
+        window: without padding.
+    """
+    return tuple([window.reads(out) for out in blocks(window.outputs(shape), grid, ranks)])
+
+
+@lru_cache(maxsize=1000)
+def held_plan(
+    grid: tuple[int, ...],
+    ranks: int,
+    shape: tuple[int, ...],
+    held: tuple[Window, Window],
+    window: Window,
+    mode: str | Sequence[str],
+) -> Plan:
+    """Return the plan that brings each rank what its outputs read, where it has halos already: a
+    part of its own cells, and the padding of axes that are whole; remembered.
+
+    Args:
+        grid, ranks, shape: of the array, and who has it.
+        held: the windows for which ranks have the cells that these read: of the array, and of the
+            outputs.
+        window, mode: what an output reads, and the padding.
+    """
+    before, after = held
+    outputs = halo_boxes(window.outputs(shape), grid, ranks, after)
+    want = [padded(window.reads(out), shape, mode) for out in outputs]
+    return Plan(halo_boxes(shape, grid, ranks, before), want, replicated=True)
+
+
 def transposed_plan(
     have: Sequence[Box],
     cells: Sequence[Box],

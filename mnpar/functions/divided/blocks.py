@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from mnpar.function_node import InputGradients
 from mnpar.functions.array.joining import concat, split_axis
 from mnpar.functions.communication.exchange import exchange, iexchange
 from mnpar.functions.communication.shared import CopyTo
-from mnpar.functions.divided.halo import SpatialGrid, halo_of
+from mnpar.functions.divided.halo import SpatialGrid, brought
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.windows import Windows
-from mnpar.plans import Box, Window
-from mnpar.plans.halo import grid_transposed
+from mnpar.plans import Box, Plan, Window
+from mnpar.plans.halo import grid_transposed, halo_boxes, held_plan
 from mnpar.variable import Variable, as_variable
 
 if TYPE_CHECKING:
@@ -35,6 +35,39 @@ if TYPE_CHECKING:
 
 
 Local = Callable[[Variable, Box], Variable]
+
+
+class Block(NamedTuple):
+    """This rank's block ``x`` (N, C, …) of an image of ``shape`` (its spatial axes); ``held``: with
+    the halos of a window, and that whose halos outputs have (functions/divided/halos.py).
+    """
+
+    x: Variable
+    grid: SpatialGrid
+    shape: tuple[int, ...]
+    held: tuple[Window, Window] | None = None
+
+    @property
+    def have(self) -> Box:
+        """The cells of the image that ``x`` has."""
+        return self._box(self.shape, 0)
+
+    def outputs(self, window: Window) -> Box:
+        """Return the outputs of a window that this rank computes."""
+        return self._box(window.outputs(self.shape), 1)
+
+    def _box(self, shape: tuple[int, ...], which: int) -> Box:
+        grid = self.grid
+        if self.held is None:
+            return grid.block(shape)
+        return halo_boxes(shape, grid.dims, grid.comm.size, self.held[which])[grid.comm.rank]
+
+    def halo(self, window: Window, mode: Any = "constant") -> Plan:
+        """Return the plan that brings what these outputs read."""
+        grid, modes = self.grid, mode if isinstance(mode, str) else tuple(mode)
+        if self.held is None:
+            return grid.halo(self.shape, window, modes, gaps=True)
+        return held_plan(grid.dims, grid.comm.size, self.shape, self.held, window, modes)
 
 
 WORTH_HIDING = (
@@ -118,9 +151,7 @@ def should_hide(x: Variable, grid: SpatialGrid) -> bool:
 
 
 def windowed(
-    x: Variable,
-    grid: SpatialGrid,
-    shape: tuple[int, ...],
+    block: Block,
     window: Window,
     local: Local,
     nothing: tuple[int, Any],
@@ -130,7 +161,7 @@ def windowed(
     """This rank's outputs of a local operation on windows.
 
     Args:
-        x: the block (N, C, …) that this rank has of an image of ``shape``.
+        block: of the image.
         window: what an output reads.
         local: from an array that has what a box of outputs reads, without padding, to these
             outputs; it also gets the box.
@@ -139,14 +170,13 @@ def windowed(
         hide: where the grid hides halos, compute what needs none before it is awaited, if that is
             most of the block.
     """
-    plan = grid.halo(shape, window, gaps=True)
-    have = grid.block(shape)
-    out = grid.block(window.outputs(shape))
+    x, grid, plan = block.x, block.grid, block.halo(window)
+    have, out = block.have, block.outputs(window)
     inner = window.inside(have) & out
     receives = not plan.idle(grid.comm.rank) and bool(plan.route(grid.comm.rank).receives)
     hide = hide and should_hide(x, grid)
     later = hide and receives and 2 * inner.volume > out.volume
-    chunk = halo_of(x, grid, shape, window, fill=fill, later=later)
+    chunk = brought(x, grid.comm, plan, fill, later)
     if out.empty or not later:
         return empty_block(x, out, nothing) if out.empty else local(chunk, out)
     (mine,) = SplitPieces([slices_within(window.reads(inner), have)]).apply((x,))

@@ -24,7 +24,11 @@ from mnpar.variable import Variable, as_variable
 if TYPE_CHECKING:
     from mnpar.communicators.communicator import Communicator
 
-_above = lazy.names_above(__name__, divided="mnpar.functions.divided.layout")
+_above = lazy.names_above(
+    __name__,
+    divided="mnpar.functions.divided.layout",
+    exchanged="mnpar.functions.divided.halos",
+)
 
 
 class SpatialGrid:
@@ -166,9 +170,9 @@ def require_grid(grid: Any, call: str) -> None:
 
 def halo_exchange(
     x: Variable | Array,
-    grid: SpatialGrid,
-    shape: Sequence[int],
-    ksize: PerAxis,
+    grid: SpatialGrid | None = None,
+    shape: Sequence[int] | None = None,
+    ksize: PerAxis | None = None,
     stride: PerAxis = 1,
     pad: PerAxis = 0,
     dilate: PerAxis = 1,
@@ -184,10 +188,17 @@ def halo_exchange(
     padding, gives exactly this rank's block of the outputs of the whole array. In backward the
     gradients of others' cells are added to their owners'.
 
+    Of a divided Variable it is the padded array, divided, of which each rank has what it reads:
+    elementwise functions, windows without padding and slices of it, as far as the halos reach,
+    send nothing more. So several layers share an exchange, and the halos of a window of 5 are those
+    of two windows of 3, one after the other.
+
     Args:
-        x: this rank's block, (N, C, H, W) or with any other axes before the spatial ones.
-        grid: all ranks of its communicator call this.
-        shape: of the whole array, its spatial axes: (H, W) of the whole image.
+        x: this rank's block, (N, C, H, W) or with any other axes before the spatial ones; or a
+            divided Variable.
+        grid: all ranks of its communicator call this. None for a divided Variable, which knows it.
+        shape: of the whole array, its spatial axes: (H, W) of the whole image. Of a divided
+            Variable, None: all axes after the first two.
         ksize, stride, pad, dilate: of the window: a number, or one for each spatial axis; a pad may
             also be a pair (before, after) for each axis.
         cover_all: one output more where the last cells are in no window.
@@ -196,13 +207,15 @@ def halo_exchange(
             ``numpy.pad``.
         fill: the padding of mode ``'constant'``: ``-numpy.inf`` for a maximum.
         later: do not wait for the cells of others before the result is used; :meth:`Window.inside`
-            says which outputs do not need them.
+            says which outputs do not need them. Not of a divided Variable.
 
     Returns:
-        An array with the leading axes of ``x``; empty where this rank computes no outputs.
+        An array with the leading axes of ``x``; empty where this rank computes no outputs. Of a
+        divided Variable one whose shape is that of the padded array, as far as windows read it.
 
     Raises:
-        ValueError: ``x`` is not this rank's block.
+        ValueError: ``x`` is not this rank's block. TypeError: an ordinary array without grid,
+            shape or ksize.
 
     Example:
         >>> import numpy as np, mnpar
@@ -213,8 +226,29 @@ def halo_exchange(
         ...     return F.halo_exchange(x, grid, (5,), ksize=3, pad=1).array.tolist()
         >>> mnpar.run(program, ranks=2)
         [[0.0, 0.0, 1.0, 2.0, 3.0], [2.0, 3.0, 4.0, 0.0]]
+        >>> def slopes(comm):  # of a divided array: the same on any number of ranks
+        ...     x = mnpar.SpatialGrid(comm, (2,)).cut(np.arange(5.0)[None, None] ** 2)
+        ...     h = F.halo_exchange(x, ksize=3, pad=1, mode="edge")
+        ...     return h.shape, (h[..., 2:] - h[..., :-2]).gather().array.tolist()
+        >>> mnpar.run(slopes, ranks=2)[0]
+        ((1, 1, 7), [[[1.0, 4.0, 8.0, 12.0, 7.0]]])
     """
-    require_grid(grid, "halo_exchange(x, grid, shape, ksize)")
+    call = "halo_exchange(x, grid, shape, ksize)"
+    if ksize is None:
+        raise TypeError(f"{call}: say the ksize of the window that reads what is exchanged")
+    layout: Any = getattr(x, "layout", None)
+    if layout is not None:
+        if later:
+            layout.refuse("halo_exchange(…, later=True)", "it takes blocks", "Leave later out")
+        reads = ksize, stride, pad, dilate, cover_all
+        return _above("exchanged")(x, grid, shape, reads, mode, fill)  # type: ignore[no-any-return]
+    if shape is None:
+        raise TypeError(
+            f"{call}: say the grid and shape of the whole array of which x is a block; a divided "
+            "array, as grid.cut(x), knows both"
+        )
+    require_grid(grid, call)
+    assert grid is not None
     window = Window.of(len(grid.dims), ksize, stride, pad, dilate, cover_all)
     return halo_of(x, grid, tuple(map(index, shape)), window, mode, fill, later, gaps=False)
 
@@ -232,7 +266,13 @@ def halo_of(
     """:func:`halo_exchange` for a window that is made already; with ``gaps``, cells of others that
     no output reads are not sent, and filled.
     """
-    plan, comm = grid.halo(shape, window, mode, gaps), grid.comm
+    return brought(x, grid.comm, grid.halo(shape, window, mode, gaps), fill, later)
+
+
+def brought(
+    x: Variable | Array, comm: Communicator, plan: Plan, fill: float = 0, later: bool = False
+) -> Variable:
+    """Return what this rank's outputs read, by a plan; ``x`` itself, if that is what it reads."""
     if plan.idle(comm.rank) and getattr(x, "shape", ())[-plan.ndim :] == plan.want[comm.rank].shape:
         comm.channel(
             0

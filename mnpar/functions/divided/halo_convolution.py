@@ -17,8 +17,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.communication.exchange import Give, Take
 from mnpar.functions.connection.convolution import Convolution, Deconvolution, weight_gradient
-from mnpar.functions.divided.blocks import slices_within, unpadded_windows
-from mnpar.functions.divided.halo import SpatialGrid, halo_of
+from mnpar.functions.divided.blocks import Block, slices_within, unpadded_windows
+from mnpar.functions.divided.halo import brought
 from mnpar.kernels.sums import sum_over
 from mnpar.plans import Box, Plan, Window
 from mnpar.variable import Variable
@@ -94,9 +94,7 @@ class HaloConvolution(Take):
 
 
 def halo_convolution(
-    x: Variable,
-    grid: SpatialGrid,
-    shape: tuple[int, ...],
+    block: Block,
     window: Window,
     W: Variable | Array,
     b: Variable | Array,
@@ -107,16 +105,15 @@ def halo_convolution(
     """This rank's outputs of a convolution; it has some.
 
     Args:
-        x: the block (N, C, …) that this rank has of an image of ``shape``.
+        block: of the image.
         window, mode: what an output reads, and how the image goes on beyond its edges.
         W, b, groups: of the convolution.
         hide: compute what needs no halo before it is awaited, if that is most of the block.
     """
-    plan = grid.halo(shape, window, mode, gaps=True)
-    have = grid.block(shape)
-    out = grid.block(window.outputs(shape))
+    x, grid, plan = block.x, block.grid, block.halo(window, mode)
+    have, out = block.have, block.outputs(window)
     if plan.idle(grid.comm.rank):
-        chunk = halo_of(x, grid, shape, window, mode)
+        chunk = brought(x, grid.comm, plan)
         node = Convolution(unpadded_windows("convolution_nd", chunk.shape[2:], window), groups)
         return node.apply((chunk, W) if b is None else (chunk, W, b))[0]
     inner = window.inside(have) & out

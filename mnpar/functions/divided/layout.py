@@ -33,7 +33,8 @@ from mnpar.functions.communication.shared import copy_to, gather_from
 from mnpar.functions.divided.blocks import JoinPieces, copy_all_to, slices_within
 from mnpar.functions.divided.halo import SpatialGrid, require_grid
 from mnpar.parameter import Parameter
-from mnpar.plans import Box, Plan, blocks
+from mnpar.plans import Box, Plan, Window, blocks
+from mnpar.plans.halo import halo_boxes
 from mnpar.runtime.callsite import call_site
 from mnpar.variable import Variable, as_variable
 
@@ -65,11 +66,16 @@ _BEGAN_APART = (
 
 @lru_cache(maxsize=1000)
 def _boxes(
-    shape: tuple[int, ...], dims: tuple[int, ...], axes: tuple[int, ...], ranks: int
+    shape: tuple[int, ...],
+    dims: tuple[int, ...],
+    axes: tuple[int, ...],
+    ranks: int,
+    window: Window | None,
 ) -> tuple[Box, ...]:
     """Every rank's box of an array; ranks that the grid does not need have empty ones."""
-    found = []
-    for cut in blocks([shape[a] for a in axes], dims, ranks):
+    found, lengths = [], tuple([shape[a] for a in axes])
+    cuts = blocks(lengths, dims, ranks)
+    for cut in cuts if window is None else halo_boxes(lengths, dims, ranks, window):
         start = [0] * len(shape)
         stop = list(shape)
         for a, first, last in zip(axes, cut.start, cut.stop, strict=True):
@@ -106,6 +112,8 @@ class GridLayout:
         part_shape: of the array that this rank has: the box's.
         cut_axes: the axes that have more than one part; all of the grid's where it does not need
             all ranks.
+        window: None: parts are blocks that do not overlap. Otherwise each rank has what its block
+            of the outputs of this window, on the axes of the grid, reads: :class:`HaloLayout`.
 
     Example:
         >>> import mnpar
@@ -120,6 +128,7 @@ class GridLayout:
     boxes: tuple[Box, ...]
     box: Box
     cut_axes: tuple[int, ...]
+    window: Window | None = None
 
     def __init__(
         self, grid: SpatialGrid, shape: Sequence[int], axes: Sequence[int] | None = None
@@ -137,7 +146,7 @@ class GridLayout:
                 "grid of as many axes as are cut"
             )
         comm, dims = grid.comm, grid.dims
-        self.boxes = _boxes(self.shape, dims, self.axes, comm.size)
+        self.boxes = _boxes(self.shape, dims, self.axes, comm.size, self.window)
         self.box = self.boxes[comm.rank]
         self.part_shape = self.box.shape
         idle = math.prod(dims) < comm.size
@@ -183,6 +192,16 @@ class GridLayout:
         own = self.only(left)
         return self.over(own.grid, [self.shape[a] for a in left], [left.index(a) for a in own.axes])
 
+    def after(self, who: str, windows: Window, shape: Sequence[int], first: int = 2) -> GridLayout:
+        """Return the layout of the outputs, an array of ``shape``, of windows over all axes from
+        ``first`` on.
+        """
+        return self.like(shape)
+
+    def picked(self, who: str, axis: int, places: Array) -> GridLayout:
+        """Return the layout of ``x[places]`` along an axis that is cut."""
+        return self.like((*self.shape[:axis], len(places), *self.shape[axis + 1 :]))
+
     def parts_along(self, axis: int) -> int:
         """Return into how many parts an axis is cut."""
         return self.grid.dims[self.axes.index(axis)] if axis in self.axes else 1
@@ -196,11 +215,12 @@ class GridLayout:
     def matches(self, other: GridLayout) -> bool:
         """Return whether both cut an array of one shape alike."""
         return self is other or (
-            (self.shape, self.axes, self.grid.dims)
+            (self.shape, self.axes, self.grid.dims, self.window)
             == (
                 other.shape,
                 other.axes,
                 other.grid.dims,
+                other.window,
             )
             and self.grid.comm is other.grid.comm
         )
@@ -239,7 +259,10 @@ class GridLayout:
     def apply(self, node: FunctionNode, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         """Carry out a function by its rule."""
         node.layout = None
-        rule = _above("rule_of")(type(node))
+        halos = [x for x in inputs if getattr(getattr(x, "layout", None), "window", None)]
+        rule = _above("rule_of")(type(node), bool(halos))
+        if rule is None and halos:
+            halos[0].layout.refuse(node.label, "it is no function of single cells or windows")
         if rule is None:
             name, home = type(node).__name__, type(node).__module__.partition(".")[0]
             remedy = REMEDY if home == "mnpar" else _DECLARE.format(name) + REMEDY
@@ -415,6 +438,10 @@ class GridLayout:
         y: Variable = exchange(self.grid.comm, x.part, plan_between(have, want))
         return y
 
+    def repartitioned(self, x: DividedVariable, to: GridLayout) -> Variable:
+        """Return the cells that this rank has by another layout, where the program asks for it."""
+        return self.moved(x, to)
+
     def gathered(self, x: DividedVariable) -> Variable:
         """Return the whole array, on every rank, which own it together."""
         comm, part = self.grid.comm, x.part
@@ -532,8 +559,18 @@ class DividedVariable(Variable):
     def grad(self) -> Array:
         """The gradient of this rank's part, an array of the part's shape; None before any backward
         has computed one.
+
+        Raises:
+            LayoutError: parts have halos: each rank has a share of the gradient.
         """
-        return self.part.grad
+        g = self.part.grad
+        if g is not None and self.layout.window is not None:
+            self.layout.refuse(
+                "the gradient",
+                "x.part.grad is this rank's share of it",
+                "mnpar.grad(outputs, [x]) adds the shares up",
+            )
+        return g
 
     @grad.setter
     def grad(self, g: Array | None) -> None:
@@ -548,7 +585,7 @@ class DividedVariable(Variable):
     @property
     def grad_var(self) -> Variable | None:
         """The gradient as a Variable, divided alike."""
-        g = self.part.grad_var
+        g = None if self.grad is None else self.part.grad_var
         return None if g is None else self.layout.divided(g)
 
     @grad_var.setter
@@ -610,7 +647,7 @@ class DividedVariable(Variable):
         to = GridLayout(grid, self.shape, axes)
         to.check_agreed()
         with self.layout.as_input():
-            return to.divided(self.layout.moved(self, to))
+            return to.divided(self.layout.repartitioned(self, to))
 
     def __len__(self) -> int:
         return len(self.part) if not self.ndim else int(self.shape[0])
@@ -625,8 +662,9 @@ class DividedVariable(Variable):
     def __repr__(self) -> str:
         place = ", ".join([f"{a}:{b}" for a, b in zip(self.box.start, self.box.stop, strict=True)])
         name = f" {self.name}" if self.name else ""
+        halos = "" if self.layout.window is None else " with halos"
         values = repr(self.part.array)[6:-1]
-        return f"divided variable{name}[{place}] of {self.shape}({values})"
+        return f"divided variable{halos}{name}[{place}] of {self.shape}({values})"
 
 
 def divided(

@@ -9,7 +9,7 @@ this rank's share.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from mnpar.functions.connection.local_convolution import (
     local_windows,
 )
 from mnpar.functions.divided.blocks import (
+    Block,
     empty_block,
     should_hide,
     slices_within,
@@ -29,7 +30,7 @@ from mnpar.functions.divided.blocks import (
     unpadded_windows,
     windowed,
 )
-from mnpar.functions.divided.halo import SpatialGrid, halo_of
+from mnpar.functions.divided.halo import brought
 from mnpar.functions.divided.halo_convolution import halo_convolution
 from mnpar.functions.math.scale import bias
 from mnpar.functions.pooling.lp_pooling import LpPooling
@@ -37,14 +38,6 @@ from mnpar.functions.pooling.pooling import MaxPlaces, MaxPooling, Spread, SumPo
 from mnpar.kernels.windows import Windows
 from mnpar.plans import Box, Window
 from mnpar.variable import Variable
-
-
-class Block(NamedTuple):
-    """This rank's block ``x`` (N, C, …) of an image of ``shape`` (its spatial axes)."""
-
-    x: Variable
-    grid: SpatialGrid
-    shape: tuple[int, ...]
 
 
 def convolved(
@@ -56,7 +49,7 @@ def convolved(
     mode: Any = "constant",
 ) -> Variable:
     """Return this rank's block of the outputs of a convolution."""
-    x, grid, shape = block
+    x, grid = block.x, block.grid
     if (
         grid.comm.size == 1
         and mode == "constant"
@@ -67,10 +60,10 @@ def convolved(
             x, W, b, window.stride, one, window.cover_all, window.dilation, groups
         )
     hide = should_hide(x, grid)
-    if (out := grid.block(window.outputs(shape))).empty:
-        halo_of(x, grid, shape, window, mode)  # others want its cells
+    if (out := block.outputs(window)).empty:
+        brought(x, grid.comm, block.halo(window, mode))  # others want its cells
         return empty_block(x, out, (W.shape[0], np.result_type(x.dtype, W.dtype)))
-    return halo_convolution(x, grid, shape, window, W, b, groups, mode, hide)
+    return halo_convolution(block, window, W, b, groups, mode, hide)
 
 
 def deconvolved(
@@ -96,7 +89,7 @@ def _pooled(
     block: Block, window: Window, local: Callable[..., Variable], fill: float = 0
 ) -> Variable:
     nothing = block.x.shape[1], block.x.dtype
-    return windowed(*block, window, local, nothing, fill)
+    return windowed(block, window, local, nothing, fill)
 
 
 def _inside(block: Block, window: Window, out: Box) -> Index:
@@ -126,7 +119,7 @@ def max_places(block: Block, window: Window) -> Variable:
     x = Variable(block.x.array, requires_grad=False)
     nothing = x.shape[1], np.dtype(np.int32)
     fill = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-    return windowed(x, block.grid, block.shape, window, local, nothing, fill, hide=False)
+    return windowed(block._replace(x=x), window, local, nothing, fill, hide=False)
 
 
 def sum_pooled(block: Block, window: Window, scale: Any) -> Variable:
@@ -160,7 +153,7 @@ def unpooled(block: Block, window: Window, image: tuple[int, ...], scale: float)
         windows = unpadded_windows("unpooling", reached.shape, window)
         return Unpooling(windows, scale).apply((chunk,))[0]
 
-    x, grid, shape = block
+    x, grid, shape = block.x, block.grid, block.shape
     nothing = x.shape[1], x.dtype
     return transposed([x], grid, shape, image, window, local, nothing)
 
@@ -174,7 +167,7 @@ def spread(block: Block, window: Window, image: tuple[int, ...], places: Array) 
         windows = unpadded_windows("upsampling", reached.shape, window)
         return Spread(windows, own.array).apply((chunk,))[0]
 
-    x, grid, shape = block
+    x, grid, shape = block.x, block.grid, block.shape
     nothing = x.shape[1], x.dtype
     places = places.reshape(x.shape)  # of a rank without a part, too
     return transposed([x, places], grid, shape, image, window, local, nothing, hide=False)
@@ -185,7 +178,7 @@ def locally_convolved(block: Block, windows: Windows, W: Variable, b: Any) -> Va
     outputs.
     """
     window = Window.of(2, windows.K, windows.stride)
-    chunk = halo_of(block.x, block.grid, block.shape, window)
+    chunk = brought(block.x, block.grid.comm, block.halo(window))
     own = local_windows("local_convolution_2d", chunk.shape[2:], windows.K, windows.stride)
     return LocalConvolution(own).apply((chunk, W) if b is None else (chunk, W, b))[0]
 

@@ -42,6 +42,7 @@ class Layer:
     def __init__(self, seed):
         rng = np.random.default_rng([seed, 77])
         self.hide = seed % 4 != 1
+        self.exchange_first = seed % 5 == 2
         self.kind = self.kinds[rng.integers(len(self.kinds))]
         while not self.draw(rng, wide=seed % 3 == 0):
             pass
@@ -105,7 +106,7 @@ class Layer:
     def __repr__(self):
         return (
             f"{self.kind} {self.shape} → {self.out}, {self.window}, {self.mode}, groups "
-            f"{self.groups} on {self.dims}"
+            f"{self.groups} on {self.dims}{', exchanged before' if self.exchange_first else ''}"
         )
 
     def whole(self, x, W=None, b=None):
@@ -116,6 +117,10 @@ class Layer:
             return F.unpooling_nd(x, w.kernel, w.stride, one, self.out, w.cover_all)
         around = {"constant_values": -np.inf} if self.kind == "max" else {}
         x = F.pad(x, [(0, 0), (0, 0), *self.pad], self.mode, **around)
+        return self.unpadded(x, W, b)
+
+    def unpadded(self, x, W=None, b=None):
+        w = self.window
         if self.kind == "convolution":
             return F.convolution_nd(x, W, b, w.stride, 0, w.cover_all, w.dilation, self.groups)
         if self.kind == "average":
@@ -126,6 +131,14 @@ class Layer:
 
     def divided(self, x, W=None, b=None):
         w = self.window
+        if self.exchange_first and self.kind not in ("deconvolution", "unpooling"):
+            fill = -np.inf if self.kind == "max" else 0
+            h = F.halo_exchange(x, None, None, *w, mode=self.mode, fill=fill)
+            before = x.layout.grid.comm.traffic.messages
+            y = self.unpadded(h, W, b)
+            sent = x.layout.grid.comm.traffic.messages - before
+            assert not sent or y.layout is None  # of a single cell, which all ranks get
+            return y
         if self.kind != "convolution":
             return self.whole(x, W, b)
         more = w.stride, self.pad, w.cover_all, w.dilation, self.groups

@@ -13,6 +13,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 from mnpar.errors import LayoutError
+from mnpar.plans import Box, Window
 
 PIECE = 20
 FIRST = int(os.environ.get("MNPAR_NETWORKS_FIRST", 0))
@@ -22,9 +23,79 @@ KINDS = [
     "padded",
     *["deconvolution", "max", "average", "average", "lp", "unpooling", "batch", "group", "layer"],
     *["relu", "skip", "flip", "pad", "slice", "roll", "dropout", "response", "softmax", "mean"],
-    *["shuffle", "concat", "crop", "scale", "resize", "sign"],
+    *["shuffle", "concat", "crop", "scale", "resize", "sign", "halo", "halo"],
 ]
 SIZES = {1: 24, 2: 12, 3: 6}  # the longest axis of images with so many
+
+
+def with_halos(h, window, mode):
+    """What windows read of the padded images: an exchange, or what it is in one process."""
+    if h.layout is not None:
+        return F.halo_exchange(h, None, None, *window, mode=mode)
+    y = F.pad(h, [(0, 0), (0, 0), *window.pad], mode)
+    read = window.reads(Box.whole(window.outputs(h.shape[2:]))).shape
+    return y[(..., *[slice(0, stop) for stop in read])]
+
+
+def draw_halo(rng, n, h):
+    """One exchange, and two or three windows after it: at once, beside each other or one after the
+    other; or a stencil of slices.
+    """
+    per_axis = lambda low, high: tuple(int(i) for i in rng.integers(low, high, n))
+    C, first, second, step = h.shape[1], per_axis(1, 4), per_axis(1, 4), per_axis(1, 3)
+    dilate = per_axis(1, 3)
+    pad = [(int(a), int(b)) for a, b in rng.integers(0, 3, (n, 2))]
+    mode = ["constant", "edge", "wrap", "symmetric"][rng.integers(4)]
+    spans = [(k - 1) * d + 1 for k, d in zip(first, dilate, strict=True)]
+    weights = [(2, C, *first), (C, 2, *second)]
+    of = lambda kernel, stride: Window.of(n, kernel, stride, pad)
+    if (form := int(rng.integers(4))) == 0:  # two layers of one window, and one that spans as much
+
+        def beside(h, _, W, V):
+            z = with_halos(h, Window.of(n, first, step, pad, dilate), mode)
+            a = F.convolution_nd(z, W, None, step, 0, dilate=dilate)
+            b = F.convolution_nd(F.tanh(z), W * 2, None, step, 0, dilate=dilate)
+            return F.concat([a * b, F.average_pooling_nd(z, tuple(spans), step)])
+
+        return beside, weights
+    if form == 1:  # one after the other: the second at the stride
+        wide = [a + b - 1 for a, b in zip(spans, second, strict=True)]
+
+        def after(h, _, W, V):
+            z = with_halos(h, of(wide, step), mode)
+            z = F.relu(F.convolution_nd(z, W, None, 1, 0, dilate=dilate)) + 0.1
+            return F.convolution_nd(z, V, None, step)
+
+        return after, weights
+    if form == 2:  # the first at the stride
+        wide = [a + (b - 1) * s for a, b, s in zip(spans, second, step, strict=True)]
+
+        def before(h, _, W, V):
+            z = with_halos(h, of(wide, step), mode)
+            z = F.convolution_nd(z, W, None, step, 0, dilate=dilate)
+            return F.convolution_nd(z, V * z.shape[1])
+
+        return before, weights
+
+    def stencil(h, _, W, V):
+        z = with_halos(h, of(spans, step), mode)
+        if min(z.shape) == 0:
+            raise ValueError("no outputs")
+        taps = [
+            z[
+                (
+                    ...,
+                    *[
+                        slice(j, size - span + 1 + j, s)
+                        for j, size, span, s in zip(at, z.shape[2:], spans, step, strict=True)
+                    ],
+                )
+            ]
+            for at in ([0] * n, [span - 1 for span in spans], [span // 2 for span in spans])
+        ]
+        return taps[0] * taps[1] - taps[2]
+
+    return stencil, weights
 
 
 def draw_layer(rng, n, h):
@@ -32,6 +103,8 @@ def draw_layer(rng, n, h):
     and the shapes of its weights.
     """
     kind = KINDS[rng.integers(len(KINDS))]
+    if kind == "halo":
+        return draw_halo(rng, n, h)
     C, size = h.shape[1], h.shape[2:]
     per_axis = lambda low, high: tuple(int(i) for i in rng.integers(low, high, n))
     axis = int(rng.integers(n)) + 2

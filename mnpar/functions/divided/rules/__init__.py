@@ -13,7 +13,7 @@ from mnpar.functions.divided.rules import (
     windows,
 )
 from mnpar.functions.divided.rules.elementwise import elementwise
-from mnpar.functions.divided.rules.table import RULES
+from mnpar.functions.divided.rules.table import RULES, WITH_HALOS
 
 _ = (
     losses,
@@ -25,6 +25,9 @@ _ = (
 )  # they enter their rules in the table
 
 
-def rule_of(node: type[FunctionNode]) -> Rule | None:
-    """Return the rule of a kind of function; None: it has none."""
-    return RULES.get(node) or (elementwise if node.elementwise else None)
+def rule_of(node: type[FunctionNode], halos: bool = False) -> Rule | None:
+    """Return the rule of a kind of function; None: it has none, or with ``halos`` none that works
+    on parts with halos.
+    """
+    rule = RULES.get(node) or (elementwise if node.elementwise else None)
+    return None if halos and rule is not elementwise and node not in WITH_HALOS else rule

@@ -56,7 +56,7 @@ def own_cells(array: Array, layout: GridLayout) -> Array:
     return found
 
 
-@layout_rule(Where)
+@layout_rule(Where, halos=True)
 def where(node: Any, x: Any, y: Any) -> Any:
     """Choose by the cells of the condition that this rank has."""
     if is_divided(node.condition):
@@ -69,7 +69,7 @@ def where(node: Any, x: Any, y: Any) -> Any:
     return elementwise(Where(own_cells(node.condition, layout)), x, y)
 
 
-@layout_rule(Dropout)
+@layout_rule(Dropout, halos=True)
 def dropout(node: Any, x: Any) -> Any:
     """Drop this rank's cells of the mask."""
     mask = node.mask
@@ -78,7 +78,7 @@ def dropout(node: Any, x: Any) -> Any:
     return elementwise(Dropout(mask), x)
 
 
-@layout_rule(BroadcastTo)
+@layout_rule(BroadcastTo, halos=True)
 def broadcast_to(node: Any, x: Any) -> Any:
     """Repeat parts along axes that are whole."""
     lead = len(node.shape) - len(x.shape)
@@ -88,7 +88,7 @@ def broadcast_to(node: Any, x: Any) -> Any:
     return layout.divided(BroadcastTo(layout.box.shape).apply((x.part,))[0])
 
 
-@layout_rule(Swish)
+@layout_rule(Swish, halos=True)
 def swish(node: Any, x: Any, beta: Any) -> Any:
     """Apply the function to this rank's part, with the parameters of its cells."""
     layout = only_first(node, x, beta)

@@ -30,13 +30,13 @@ def replaced(values: Sequence[int], axis: int, value: int) -> tuple[int, ...]:
     return (*values[:axis], value, *values[axis + 1 :])
 
 
-def take(x: DividedVariable, axis: int, places: Any) -> DividedVariable:
+def take(x: DividedVariable, axis: int, places: Any, who: str = "moving cells") -> DividedVariable:
     """Return ``x[places]`` along an axis that is cut: each rank receives the cells from the first
     to the last one that its part of the result takes.
     """
     layout = x.layout
     places = np.asarray(places)
-    to = layout.like(replaced(x.shape, axis, len(places)))
+    to = layout.picked(who, axis, places)
     wants = []
     for box in to.boxes:
         own = places[box.start[axis] : box.stop[axis]]
@@ -225,7 +225,7 @@ def _padded(x: DividedVariable, axis: int, widths: tuple[int, int], value: Any) 
     return to.divided(y)
 
 
-@layout_rule(GetItem)
+@layout_rule(GetItem, halos=True)
 def get_item(node: Any, x: Any) -> Any:
     """Take slices, numbers and one array of places; parts of cut axes move to other ranks."""
     index, own = list(_entries(node, x)), x
@@ -235,7 +235,7 @@ def get_item(node: Any, x: Any) -> Any:
             continue
         if axis in x.layout.cut_axes and not _is_all(entry, x.shape[axis]):
             places = np.atleast_1d(np.arange(x.shape[axis])[entry])
-            own = take(own, axis, places)
+            own = take(own, axis, places, node.label)
             if _is_number(entry):
                 own, index[i] = _on_all(own, axis), 0
             else:

@@ -21,9 +21,12 @@ from mnpar.variable import Variable, as_variable
 
 Decorated = TypeVar("Decorated", bound=Rule)
 RULES: dict[type[FunctionNode], Rule] = {}
+WITH_HALOS: dict[type[FunctionNode], bool] = {}  # those whose rules work on parts with halos
 
 
-def layout_rule(*nodes: type[FunctionNode]) -> Callable[[Decorated], Decorated]:
+def layout_rule(
+    *nodes: type[FunctionNode], halos: bool = False
+) -> Callable[[Decorated], Decorated]:
     """Declare how functions work on divided arrays, as a decorator of the rule.
 
     A function whose every output element depends on the elements at its place alone needs no rule:
@@ -31,6 +34,8 @@ def layout_rule(*nodes: type[FunctionNode]) -> Callable[[Decorated], Decorated]:
 
     Args:
         nodes: the FunctionNodes, not their subclasses.
+        halos: the rule works on parts with halos, too, which ``F.halo_exchange`` of a divided array
+            makes: some cells are on several ranks, and nothing is sent.
 
     Example:
         >>> import numpy as np, mnpar
@@ -57,6 +62,8 @@ def layout_rule(*nodes: type[FunctionNode]) -> Callable[[Decorated], Decorated]:
     def decorate(rule: Decorated) -> Decorated:
         for node in nodes:
             RULES[node] = rule
+            if halos:
+                WITH_HALOS[node] = True
         return rule
 
     return decorate
@@ -102,6 +109,8 @@ def aligned(node: FunctionNode, inputs: tuple[Any, ...]) -> tuple[GridLayout, li
             parts.append(layout.take_own(x))
         elif (wide := _spread(x, shape)) is not None and wide.matches(layout):
             parts.append(x.part)
+        elif layout.window or x.layout.window:
+            x.layout.refuse_beside(node.label, layout)
         else:
             parts.append(_brought(node, x, layout))
     return layout, parts

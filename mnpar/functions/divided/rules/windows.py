@@ -19,13 +19,12 @@ from mnpar.functions.connection.convolution import (
     PaddedConvolution,
 )
 from mnpar.functions.connection.local_convolution import LocalConvolution, LocalDeconvolution
-from mnpar.functions.divided.blocks import windowed
+from mnpar.functions.divided.blocks import Block, windowed
 from mnpar.functions.divided.layout import DividedVariable, GridLayout
 from mnpar.functions.divided.rules.elementwise import own_cells
 from mnpar.functions.divided.rules.reductions import extremum, summed
 from mnpar.functions.divided.rules.table import layout_rule, only_first
 from mnpar.functions.divided.windows import (
-    Block,
     convolved,
     deconvolved,
     locally_convolved,
@@ -61,25 +60,44 @@ def window_of(windows: Windows) -> Window:
     return window
 
 
-def block_of(node: Any, x: DividedVariable, channels: bool = False) -> Block:
+def block_of(
+    node: Any, x: DividedVariable, channels: bool = False, to: GridLayout | None = None
+) -> Block:
     """Return a divided image (N, C, …) as functions of blocks take it.
 
     Args:
         channels: whether the function does the same with each, so that these may be cut, too.
+        to: of the outputs, where the parts have halos.
     """
     layout = x.layout
     if 1 in layout.cut_axes and not channels:
         layout.refuse(node.label, "axis 1, the channels, is cut, and each output needs all")
-    grid, shape = layout.spatial(), x.shape[2:]
-    whole = (*x.part.shape[:2], *grid.block(shape).shape)
+    held = None if layout.window is None or to is None else (_held(layout), _held(to))
+    block = Block(x.part, layout.spatial(), x.shape[2:], held)
+    whole = (*x.part.shape[:2], *block.have.shape)
     # a rank that the grid does not need has an empty block
-    part = x.part if x.part.shape == whole else x.part.reshape(whole)
-    return Block(part, grid, shape)
+    return block if x.part.shape == whole else block._replace(x=x.part.reshape(whole))
 
 
-def images_of(x: DividedVariable, y: Variable, channels: int, shape: Sequence[int]) -> Variable:
+def _held(layout: GridLayout) -> Window:
+    """Return the window whose halos parts have, on each spatial axis."""
+    n, window = len(layout.shape) - 2, layout.window
+    spans, steps = [1] * n, [1] * n
+    for i, axis in enumerate(layout.axes):
+        if window is not None and axis > 1:
+            spans[axis - 2], steps[axis - 2] = window.kernel[i], window.stride[i]
+    return Window.of(n, spans, steps)
+
+
+def images_of(
+    x: DividedVariable,
+    y: Variable,
+    channels: int,
+    shape: Sequence[int],
+    to: GridLayout | None = None,
+) -> Variable:
     """Return images (N, channels, …) of ``shape`` of which this rank has the block ``y``."""
-    layout = x.layout.like((x.shape[0], channels, *shape))
+    layout = to or x.layout.like((x.shape[0], channels, *shape))
     divided = layout.divided(y)
     return divided.gather() if has_one_cell(layout) else divided
 
@@ -104,7 +122,7 @@ def _each_sample(
     return images_of(x, y, channels, shape)
 
 
-@layout_rule(Convolution, PaddedConvolution)
+@layout_rule(Convolution, PaddedConvolution, halos=True)
 def convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
     """Convolve with the halo that windows see, beyond the edges of the image too; parameters are
     whole.
@@ -115,9 +133,10 @@ def convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
         return _each_sample(node, x, params, W.shape[0], out)
     padded = isinstance(node, PaddedConvolution)
     window, mode = (node.window, node.modes) if padded else (window_of(node.windows), "constant")
-    block, (W, b) = block_of(node, x), layout.shared_all(W, b)
+    to = layout.after(node.label, window, (x.shape[0], W.shape[0], *out))
+    block, (W, b) = block_of(node, x, to=to), layout.shared_all(W, b)
     y = convolved(block, window, W, b, node.groups, mode)
-    return images_of(x, y, W.shape[0], out)
+    return images_of(x, y, W.shape[0], out, to)
 
 
 @layout_rule(Deconvolution)
@@ -137,41 +156,44 @@ def _pooling(
 ) -> Variable:
     if not is_spatial(x):
         return _each_sample(node, x, (), x.shape[1], shape)
-    y = pool(block_of(node, x, channels=True), window_of(node.windows))
-    return images_of(x, y, x.shape[1], shape)
+    window = window_of(node.windows)
+    # (windows of the image that is made have no halos)
+    to = x.layout.after(node.label, window, (*x.shape[:2], *shape))
+    y = pool(block_of(node, x, channels=True, to=to), window)
+    return images_of(x, y, x.shape[1], shape, to)
 
 
-def _is_global(windows: Windows) -> bool:
-    """Return whether there is one window, which is the image."""
-    return windows.size == windows.K and not any(windows.pad)
+def _is_global(x: DividedVariable, windows: Windows) -> bool:
+    """Return whether there is one window, which is the image, of which no cell is on two ranks."""
+    return windows.size == windows.K and not any(windows.pad) and x.layout.window is None
 
 
-@layout_rule(MaxPooling)
+@layout_rule(MaxPooling, halos=True)
 def max_pooling(node: Any, x: Any) -> Any:
     """Take the maximum of each window with its halo; of whole images, one number is sent."""
-    if is_spatial(x) and _is_global(node.windows):
+    if is_spatial(x) and _is_global(x, node.windows):
         return extremum(node, x, tuple(range(2, x.ndim)), True, "max", first=True)
     return _pooling(node, x, node.windows.out, max_pooled)
 
 
-@layout_rule(MaxPlaces)
+@layout_rule(MaxPlaces, halos=True)
 def places_of_maxima(node: Any, x: Any) -> Any:
     """Find where in its window each maximum is, with the halo that windows see."""
     return _pooling(node, x, node.windows.out, max_places)
 
 
-@layout_rule(SumPooling)
+@layout_rule(SumPooling, halos=True)
 def sum_pooling(node: Any, x: Any) -> Any:
     """Add up each window with its halo; of whole images, one number is sent."""
     scale = node.scale
-    if is_spatial(x) and _is_global(node.windows) and isinstance(scale, float | int):
+    if is_spatial(x) and _is_global(x, node.windows) and isinstance(scale, float | int):
         return summed(x, tuple(range(2, x.ndim)), True) * scale
     return _pooling(
         node, x, node.windows.out, lambda block, window: sum_pooled(block, window, scale)
     )
 
 
-@layout_rule(LpPooling)
+@layout_rule(LpPooling, halos=True)
 def lp_pooling(node: Any, x: Any) -> Any:
     """Take the norm of each window with its halo."""
     return _pooling(
@@ -215,10 +237,11 @@ def blur(node: Any, x: Any) -> Any:
         return BlurWithin(node.weights).apply((chunk,))[0]
 
     nothing = block.x.shape[1], x.dtype
-    return x.layout.divided(windowed(*block, window, local, nothing))
+    return x.layout.divided(windowed(block, window, local, nothing))
 
 
-@layout_rule(LocalConvolution, LocalDeconvolution)
+@layout_rule(LocalConvolution, halos=True)
+@layout_rule(LocalDeconvolution)
 def local_convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
     """Filters are whole on every rank, or cut as their places are; so are biases."""
     if not is_divided(x):
@@ -227,24 +250,27 @@ def local_convolution(node: Any, x: Any, W: Any, b: Any = None) -> Any:
     windows, layout = node.windows, x.layout
     forward = isinstance(node, LocalConvolution)
     channels, out = (W.shape[0], windows.out) if forward else (W.shape[3], windows.size)
-    block, dims = block_of(node, x), [layout.parts_along(a) for a in (2, 3)]
+    window, dims = window_of(windows), [layout.parts_along(a) for a in (2, 3)]
+    to = layout.after(node.label, window, (x.shape[0], channels, *out))
+    block = block_of(node, x, to=to)
 
     def of_places(p: Any) -> Variable:
         """The part of a parameter (channels, height, width, …)."""
         grid = layout.grid.with_dims(dims)
         own = GridLayout.over(grid, p.shape, (1, 2))
         if not is_divided(p):
-            box = block.grid.block(p.shape[1:3])
+            # of a filter for each output, or of a value
+            box = block.outputs(window) if forward else block.grid.block(p.shape[1:3])
             found: Variable = layout.shared(p)[(slice(None), *box.index)]
             return found
-        if not own.matches(p.layout) or 0 in layout.cut_axes:
+        if not own.matches(p.layout) or 0 in layout.cut_axes or to.window:
             p.layout.refuse(node.label, f"the image is {layout}: filters are cut as their places")
         part: Variable = p.part
         return part
 
     apply = locally_convolved if forward else locally_deconvolved
     y = apply(block, windows, of_places(W), None if b is None else of_places(b))
-    return images_of(x, y, channels, out)
+    return images_of(x, y, channels, out, to)
 
 
 @layout_rule(Resize)
