@@ -23,7 +23,7 @@ from mnpar.backend import Array
 from mnpar.kernels import tuning
 from mnpar.kernels.blas import batched_matmul, matrix_transpose
 from mnpar.kernels.columns import Buffers
-from mnpar.kernels.compiler import Cube, Matrix, Real, Vector, compiled, suits
+from mnpar.kernels.compiler import Cube, Matrix, Real, Vector, compiled, contiguous, suits
 from mnpar.kernels.dtypes import upcast_halves
 from mnpar.kernels.moments import RUN
 from mnpar.kernels.scalar import exp
@@ -221,6 +221,7 @@ class BlockedAttention:
         self.top: Array | None = None  # where a maximum was needed
         self.part = xp.zeros((*shape[:-2], 1, shape[-1]), self.dtype)
         self.weights: list[Array] = []  # of each piece, or of none
+        self.by_loop: Array | None = None  # the weights that one loop computed
         if self._is_small(q, k, v, o):
             self._attend(q, k, v, o, differentiable)
             return o
@@ -265,7 +266,7 @@ class BlockedAttention:
         q, k, v, cube, o = map(_as_cube, (q, k, v, p, o))
         _attend(q, k, v, cube, top, part, o, ahead, self.scale, low)
         if differentiable:
-            self.weights.append(p)
+            self.by_loop = p
 
     def _pieces(self, q: Array, k: Array) -> Iterator[HeadBlock]:
         """Yield as many heads at once as the cache has room for, or some queries of one; late
@@ -367,10 +368,10 @@ class BlockedAttention:
         xp = backend.get_array_module(q)
         make = xp.empty if q.shape[-2] else xp.zeros
         grads = [make(x.shape, self.dtype) for x in (q, k, v)]
-        if len(self.weights) == 1 and self._is_small(q, k, v, o) and suits(go, q, self.weights[0]):
+        if self.by_loop is not None:
             part = self.part.reshape(-1, q.shape[-2])
-            gq, gk, gv, p = map(_as_cube, (*grads, *self.weights))
-            q, k, v, o, go = map(_as_cube, (q, k, v, o, go))
+            gq, gk, gv, p = map(_as_cube, (*grads, self.by_loop))
+            q, k, v, o, go = (_as_cube(contiguous(x)) for x in (q, k, v, o, go))
             _attend_gradients(q, k, v, p, part, o, go, gq, gk, gv, self.scale)
             return grads
         buffers = Buffers(xp, self.dtype)

@@ -15,6 +15,7 @@ import mnpar.random
 from mnpar.configuration import using_config
 from mnpar.kernels.moments import channel_sums
 from mnpar.variable import Variable, grad
+from tests.harness.layouts import LAYOUTS
 
 pytestmark = pytest.mark.usefixtures("debug_off")
 
@@ -746,6 +747,21 @@ def test_gradients_of_gradients_of_complex_numbers(name):
         (x.grad * d).real.sum() for x, d in zip(xs, steps, strict=True) if x.grad is not None
     )
     np.testing.assert_allclose(found, (there - back) / 2e-6, rtol=1e-7)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_attention_of_seventy_places_takes_a_gradient_that_lies_anyhow(layout, causal):
+    rng = np.random.default_rng(0)
+    *arrays, gy = rng.standard_normal((4, 2, 70, 4))
+
+    def gradients(gy):
+        xs = [Variable(x) for x in arrays]
+        y = F.scaled_dot_product_attention(*xs, causal=causal)
+        return [g.array for g in grad([y], xs, [Variable(gy)])]
+
+    for g, e in zip(gradients(LAYOUTS[layout](gy, rng)), gradients(gy), strict=True):
+        np.testing.assert_allclose(g, e, rtol=1e-12, atol=1e-14)
 
 
 def test_an_array_of_one_fraction_beside_integers_is_not_cut():
