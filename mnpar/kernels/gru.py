@@ -6,124 +6,122 @@ of the input, x, and of the last state, y.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Matrix, compiled
-from mnpar.kernels.over_time import Cell
+from mnpar.kernels.compiler import formula
+from mnpar.kernels.over_time import Cell, CellLoops
 from mnpar.kernels.scalar import logistic, tanh
 
 # each row is written by a loop of its own, as in lstm.py
 
 
-@compiled
-def _step(x: Matrix, y: Matrix, before: Matrix, gates: Matrix, inner: Matrix, h: Matrix) -> None:
-    H = h.shape[1]
-    for k in range(h.shape[0]):
+@formula
+def gru(x: Any, y: Any, states: Any, gates: Any, inner: Any) -> Any:
+    """One step of the rows of x; the state is h."""
+    H = states.shape[2]
+    for k in range(x.shape[0]):
         for j in range(2 * H):
             gates[k, j] = logistic(x[k, j] + y[k, j])
         for j in range(H):
             inner[k, j] = y[k, j + 2 * H]
         for j in range(H):
-            h[k, j] = tanh(x[k, j + 2 * H] + gates[k, j] * inner[k, j])
+            y[k, j + 2 * H] = tanh(x[k, j + 2 * H] + gates[k, j] * y[k, j + 2 * H])
         for j in range(H):
-            gates[k, j + 2 * H] = h[k, j]
-        for j in range(H):
-            h[k, j] += gates[k, j + H] * (before[k, j] - h[k, j])
-
-
-def _step_twin(x: Array, y: Array, before: Array, gates: Array, inner: Array, h: Array) -> None:
-    xp = backend.get_array_module(x)
-    H = h.shape[1]
-    rz = gates[:, : 2 * H]
-    r, z, new = [gates[:, k * H : (k + 1) * H] for k in range(3)]
-    xp.add(x[:, : 2 * H], y[:, : 2 * H], out=rz)
-    xp.negative(rz, out=rz)
-    with np.errstate(over="ignore"):
-        xp.exp(rz, out=rz)
-    rz += 1
-    xp.divide(1, rz, out=rz)
-    inner[...] = y[:, 2 * H :]
-    xp.multiply(r, inner, out=new)
-    new += x[:, 2 * H :]
-    xp.tanh(new, out=new)
-    xp.subtract(before, new, out=h)
-    h *= z
-    h += new
-
-
-@compiled
-def _step_gradient(
-    gates: Matrix, before: Matrix, inner: Matrix, gy: Matrix, gh: Matrix, gx: Matrix, gp: Matrix
-) -> None:
-    H = inner.shape[1]
-    for k in range(inner.shape[0]):
-        for j in range(H):
-            gh[k, j] += gy[k, j]
+            gates[k, j + 2 * H] = y[k, j + 2 * H]
         for j in range(H):
             new = gates[k, j + 2 * H]
-            gx[k, j + 2 * H] = gh[k, j] * (1.0 - gates[k, j + H]) * (1.0 - new * new)
+            states[0, k, j] = new + gates[k, j + H] * (states[0, k, j] - new)
+
+
+@formula
+def gru_gradient(
+    gates: Any, inner: Any, before: Any, start: Any, gy: Any, gs: Any, gx: Any, gp: Any
+) -> Any:
+    """Backward through a step, of which the states before are rows of ``before`` from start on."""
+    H = gs.shape[2]
+    for k in range(gates.shape[0]):
+        for j in range(H):
+            gs[0, k, j] += gy[k, j]
+        for j in range(H):
+            new = gates[k, j + 2 * H]
+            gx[k, j + 2 * H] = gs[0, k, j] * (1.0 - gates[k, j + H]) * (1.0 - new * new)
         for j in range(H):
             r = gates[k, j]
-            gx[k, j] = gx[k, j + 2 * H] * inner[k, j] * r * (1.0 - r)
+            gp[k, j] = gx[k, j + 2 * H] * inner[k, j] * r * (1.0 - r)
         for j in range(H):
             z = gates[k, j + H]
-            gx[k, j + H] = gh[k, j] * (before[k, j] - gates[k, j + 2 * H]) * z * (1.0 - z)
+            change = before[0, start + k, j] - gates[k, j + 2 * H]
+            gp[k, j + H] = gs[0, k, j] * change * z * (1.0 - z)
         for j in range(2 * H):
-            gp[k, j] = gx[k, j]
+            gx[k, j] = gp[k, j]
         for j in range(H):
             gp[k, j + 2 * H] = gx[k, j + 2 * H] * gates[k, j]
         for j in range(H):
-            gh[k, j] *= gates[k, j + H]
-
-
-def _step_gradient_twin(
-    gates: Array, before: Array, inner: Array, gy: Array, gh: Array, gx: Array, gp: Array
-) -> None:
-    H = inner.shape[1]
-    r, z, new = [gates[:, k * H : (k + 1) * H] for k in range(3)]
-    gr, gz, gn = [gx[:, k * H : (k + 1) * H] for k in range(3)]
-    gh += gy
-    gz[...] = before - new
-    gz *= z
-    gz *= 1 - z
-    gz *= gh
-    gn[...] = 1 - new * new
-    gn *= 1 - z
-    gn *= gh
-    gr[...] = 1 - r
-    gr *= r
-    gr *= inner
-    gr *= gn
-    gp[...] = gx
-    gp[:, 2 * H :] *= r
-    gh *= z
+            gs[0, k, j] *= gates[k, j + H]
 
 
 class GRUStep(Cell):
     """State h; for each step it keeps r, z and n, and y_n."""
 
     gates = 3
-    kept = (3, 1)
-    passes_state = True
+    extra = 1
     one_gradient = False
+    loops = CellLoops("gru", gru, gru_gradient)
 
-    def forward(
-        self, x: Array, y: Array, before: list[Array], after: list[Array], kept: list[Array]
-    ) -> None:
-        step = _step if self.compiled else _step_twin
-        step(x, y, before[0], kept[0], kept[1], after[0])
+    @classmethod
+    def forward(cls, x: Array, y: Array, states: Array, gates: Array, inner: Array) -> None:
+        xp = backend.get_array_module(x)
+        H = states.shape[2]
+        rz = gates[:, : 2 * H]
+        r, z, new = [gates[:, k * H : (k + 1) * H] for k in range(3)]
+        xp.add(x[:, : 2 * H], y[:, : 2 * H], out=rz)
+        xp.negative(rz, out=rz)
+        with np.errstate(over="ignore"):
+            xp.exp(rz, out=rz)
+        rz += 1
+        xp.divide(1, rz, out=rz)
+        reset = y[:, 2 * H :]
+        inner[...] = reset
+        reset *= r
+        xp.add(x[:, 2 * H :], reset, out=new)
+        xp.tanh(new, out=new)
+        h = states[0, : len(x)]
+        h -= new
+        h *= z
+        h += new
 
+    @classmethod
     def backward(
-        self,
-        before: list[Array],
-        after: list[Array],
-        kept: list[Array],
+        cls,
+        gates: Array,
+        inner: Array,
+        before: Array,
+        start: int,
         gy: Array,
-        gs: list[Array],
+        gs: Array,
         gx: Array,
         gp: Array,
     ) -> None:
-        step = _step_gradient if self.compiled else _step_gradient_twin
-        step(kept[0], before[0], kept[1], gy, gs[0], gx, gp)
+        n, H = gy.shape
+        r, z, new = [gates[:, k * H : (k + 1) * H] for k in range(3)]
+        gr, gz, gn = [gx[:, k * H : (k + 1) * H] for k in range(3)]
+        gh = gs[0, :n]
+        gh += gy
+        gz[...] = before[0, start : start + n] - new
+        gz *= z
+        gz *= 1 - z
+        gz *= gh
+        gn[...] = 1 - new * new
+        gn *= 1 - z
+        gn *= gh
+        gr[...] = 1 - r
+        gr *= r
+        gr *= inner
+        gr *= gn
+        gp[...] = gx
+        gp[:, 2 * H :] *= r
+        gh *= z

@@ -6,16 +6,16 @@ c = σ(f) c' + σ(i) tanh(a),  h = σ(o) tanh(c), of c' and the gates i, f, a, o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import tuning
-from mnpar.kernels.compiler import Cube, Matrix, compiled, contiguous, suits
+from mnpar.kernels.compiler import Cube, Matrix, compiled, contiguous, formula, suits
 from mnpar.kernels.logistic import logistic
-from mnpar.kernels.over_time import Cell
+from mnpar.kernels.over_time import Cell, CellLoops
 from mnpar.kernels.scalar import logistic as logistic_of, tanh as tanh_of
 from mnpar.kernels.sums import even_slices
 
@@ -26,12 +26,11 @@ from mnpar.kernels.sums import even_slices
 # do not overlap. So each row is written by a loop of its own; it stays in the cache between them.
 
 
-@compiled
-def _step(
-    x: Matrix, y: Matrix, before: Matrix, gates: Matrix, memory: Matrix, c: Matrix, h: Matrix
-) -> None:
-    H = c.shape[1]
-    for n in range(c.shape[0]):
+@formula
+def lstm(x: Any, y: Any, states: Any, gates: Any, memory: Any) -> Any:
+    """One step of the rows of x; the states are h and c."""
+    H = states.shape[2]
+    for n in range(x.shape[0]):
         for j in range(2 * H):
             gates[n, j] = logistic_of(x[n, j] + y[n, j])
         for j in range(H):
@@ -39,111 +38,108 @@ def _step(
         for j in range(H):
             gates[n, j + 3 * H] = logistic_of(x[n, j + 3 * H] + y[n, j + 3 * H])
         for j in range(H):
-            c[n, j] = gates[n, j + H] * before[n, j] + gates[n, j] * gates[n, j + 2 * H]
+            states[1, n, j] = gates[n, j + H] * states[1, n, j] + gates[n, j] * gates[n, j + 2 * H]
         for j in range(H):
-            memory[n, j] = tanh_of(c[n, j])
+            memory[n, j] = tanh_of(states[1, n, j])
         for j in range(H):
-            h[n, j] = gates[n, j + 3 * H] * memory[n, j]
+            states[0, n, j] = gates[n, j + 3 * H] * memory[n, j]
 
 
-def _step_twin(
-    x: Array, y: Array, before: Array, gates: Array, memory: Array, c: Array, h: Array
-) -> None:
-    xp = backend.get_array_module(x)
-    H = c.shape[1]
-    xp.add(x, y, out=gates)
-    i, f, a, o = [gates[:, k * H : (k + 1) * H] for k in range(4)]
-    xp.tanh(a, out=memory)
-    xp.negative(gates, out=gates)  # a's too: one pass over all is faster than three
-    with np.errstate(over="ignore"):
-        xp.exp(gates, out=gates)
-    gates += 1
-    xp.divide(1, gates, out=gates)
-    a[...] = memory
-    xp.multiply(f, before, out=c)
-    xp.multiply(i, a, out=h)
-    c += h
-    xp.tanh(c, out=memory)
-    xp.multiply(o, memory, out=h)
-
-
-@compiled
-def _step_gradient(
-    gates: Matrix, before: Matrix, memory: Matrix, gy: Matrix, gh: Matrix, gc: Matrix, gx: Matrix
-) -> None:
-    H = memory.shape[1]
-    for n in range(memory.shape[0]):
+@formula
+def lstm_gradient(
+    gates: Any, memory: Any, before: Any, start: Any, gy: Any, gs: Any, gx: Any, gp: Any
+) -> Any:
+    """Backward through a step, of which the states before are rows of ``before`` from start on."""
+    H = gs.shape[2]
+    for n in range(gates.shape[0]):
+        for j in range(H):
+            gs[0, n, j] += gy[n, j]
+        for j in range(H):
+            gx[n, j + 3 * H] = gs[0, n, j] * gates[n, j + 3 * H]
         for j in range(H):
             m = memory[n, j]
-            gc[n, j] += (gh[n, j] + gy[n, j]) * gates[n, j + 3 * H] * (1.0 - m * m)
+            gs[1, n, j] += gx[n, j + 3 * H] * (1.0 - m * m)
         for j in range(H):
             i = gates[n, j]
-            gx[n, j] = gc[n, j] * gates[n, j + 2 * H] * i * (1.0 - i)
+            gx[n, j] = gs[1, n, j] * gates[n, j + 2 * H] * i * (1.0 - i)
         for j in range(H):
             f = gates[n, j + H]
-            gx[n, j + H] = gc[n, j] * before[n, j] * f * (1.0 - f)
+            gx[n, j + H] = gs[1, n, j] * before[1, start + n, j] * f * (1.0 - f)
         for j in range(H):
             a = gates[n, j + 2 * H]
-            gx[n, j + 2 * H] = gc[n, j] * gates[n, j] * (1.0 - a * a)
+            gx[n, j + 2 * H] = gs[1, n, j] * gates[n, j] * (1.0 - a * a)
         for j in range(H):
-            o = gates[n, j + 3 * H]
-            gx[n, j + 3 * H] = (gh[n, j] + gy[n, j]) * memory[n, j] * o * (1.0 - o)
+            gx[n, j + 3 * H] *= memory[n, j] * (1.0 - gates[n, j + 3 * H])
         for j in range(H):
-            gc[n, j] *= gates[n, j + H]
-
-
-def _step_gradient_twin(
-    gates: Array, before: Array, memory: Array, gy: Array, gh: Array, gc: Array, gx: Array
-) -> None:
-    H = memory.shape[1]
-    i, f, a, o = [gates[:, k * H : (k + 1) * H] for k in range(4)]
-    gi, gf, ga, go = [gx[:, k * H : (k + 1) * H] for k in range(4)]
-    gh = gh + gy
-    gh *= o
-    go[...] = 1 - o
-    go *= gh
-    go *= memory
-    gh *= 1 - memory * memory
-    gc += gh
-    gi[...] = 1 - i
-    gi *= i
-    gi *= a
-    gi *= gc
-    gf[...] = 1 - f
-    gf *= f
-    gf *= before
-    gf *= gc
-    ga[...] = 1 - a * a
-    ga *= i
-    ga *= gc
-    gc *= f
+            gs[1, n, j] *= gates[n, j + H]
+        for j in range(H):
+            gs[0, n, j] = 0.0
 
 
 class LSTMStep(Cell):
-    """States h and c; for each step it keeps the activated gates and tanh(c)."""
+    """States h and c; for each step it keeps the gates i, f, a and o, and tanh(c)."""
 
     gates = 4
     states = 2
-    kept = (4, 1)
+    extra = 1
+    loops = CellLoops("lstm", lstm, lstm_gradient)
 
-    def forward(
-        self, x: Array, y: Array, before: list[Array], after: list[Array], kept: list[Array]
-    ) -> None:
-        step = _step if self.compiled else _step_twin
-        step(x, y, before[1], kept[0], kept[1], after[1], after[0])
+    @classmethod
+    def forward(cls, x: Array, y: Array, states: Array, gates: Array, memory: Array) -> None:
+        xp = backend.get_array_module(x)
+        h, c = states[:, : len(x)]
+        H = states.shape[2]
+        xp.add(x, y, out=gates)
+        i, f, a, o = [gates[:, k * H : (k + 1) * H] for k in range(4)]
+        xp.tanh(a, out=memory)
+        xp.negative(gates, out=gates)  # a's too: one pass over all is faster than three
+        with np.errstate(over="ignore"):
+            xp.exp(gates, out=gates)
+        gates += 1
+        xp.divide(1, gates, out=gates)
+        a[...] = memory
+        c *= f
+        xp.multiply(i, a, out=h)
+        c += h
+        xp.tanh(c, out=memory)
+        xp.multiply(o, memory, out=h)
 
+    @classmethod
     def backward(
-        self,
-        before: list[Array],
-        after: list[Array],
-        kept: list[Array],
+        cls,
+        gates: Array,
+        memory: Array,
+        before: Array,
+        start: int,
         gy: Array,
-        gs: list[Array],
+        gs: Array,
         gx: Array,
         gp: Array,
     ) -> None:
-        step = _step_gradient if self.compiled else _step_gradient_twin
-        step(kept[0], before[1], kept[1], gy, gs[0], gs[1], gx)
+        n, H = gy.shape
+        i, f, a, o = [gates[:, k * H : (k + 1) * H] for k in range(4)]
+        gi, gf, ga, go = [gx[:, k * H : (k + 1) * H] for k in range(4)]
+        gh, gc = gs[:, :n]
+        gh += gy
+        gh *= o
+        go[...] = 1 - o
+        go *= gh
+        go *= memory
+        gh *= 1 - memory * memory
+        gc += gh
+        gi[...] = 1 - i
+        gi *= i
+        gi *= a
+        gi *= gc
+        gf[...] = 1 - f
+        gf *= f
+        gf *= before[1, start : start + n]
+        gf *= gc
+        ga[...] = 1 - a * a
+        ga *= i
+        ga *= gc
+        gc *= f
+        gh[...] = 0
 
 
 # ---- a cell by itself: gates of each unit side by side ----

@@ -1,96 +1,207 @@
 """Recurrent layers over whole sequences, arrays in and arrays out: what a cell computes of its
 inputs comes for all steps at once, and the gradient of the state's weights is one product over all
-steps. Between the steps there are only the products with the state and the cell itself.
+steps. Between the steps there are only the products with the state and the cell itself: one
+compiled loop over all steps, where the products are those of packed.py.
 
-Sequences lie step by step, one row for each sequence that has this step; the longest are first.
+Sequences lie step by step, one row for each sequence that has this step; the longest are first. The
+states of all sequences, (states, N, H), are overwritten at each step, the rows of those that have
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels import activation
 from mnpar.kernels.blas import product
-from mnpar.kernels.compiler import suits
-from mnpar.kernels.packed import PackedMatrix
+from mnpar.kernels.compiler import Cube, Formula, Integers, Loop, Matrix, Vector, suits
+from mnpar.kernels.packed import PackedMatrix, multiply_rows
 from mnpar.kernels.sums import sum_over
+
+_cell: Any = None  # stands for a cell's formula in the loops below
+
+
+def _step(x: Matrix, y: Matrix, states: Cube, gates: Matrix, extra: Matrix) -> None:
+    _cell(x, y, states, gates, extra)
+
+
+def _gradient(
+    gates: Matrix,
+    extra: Matrix,
+    before: Cube,
+    start: int,
+    gy: Matrix,
+    gs: Cube,
+    gx: Matrix,
+    gp: Matrix,
+) -> None:
+    _cell(gates, extra, before, start, gy, gs, gx, gp)
+
+
+def _all_steps(
+    x: Matrix,
+    panels: Cube,
+    bias: Vector,
+    starts: Integers,
+    counts: Integers,
+    states: Cube,
+    before: Cube,
+    gates: Matrix,
+    extra: Matrix,
+    y: Matrix,
+    hs: Matrix,
+    keeps: int,
+) -> None:
+    """Run a cell over the steps that begin in rows ``starts`` and have ``counts`` of them. Unless
+    it ``keeps`` what backward needs, ``before``, ``gates`` and ``extra`` have room for one step.
+    """
+    S, H = states.shape[0], states.shape[2]
+    for k in range(starts.size):
+        start, n = starts[k], counts[k]
+        place = start if keeps else 0
+        end = place + n
+        for s in range(S):
+            for i in range(n):
+                for j in range(H):
+                    before[s, place + i, j] = states[s, i, j]
+        multiply_rows(states[0, :n], panels, bias, y[:n])
+        _cell(x[start : start + n], y[:n], states, gates[place:end], extra[place:end])
+        for i in range(n):
+            for j in range(H):
+                hs[start + i, j] = states[0, i, j]
+
+
+def _all_gradients(
+    gates: Matrix,
+    extra: Matrix,
+    before: Cube,
+    panels: Cube,
+    bias: Vector,
+    starts: Integers,
+    counts: Integers,
+    gys: Matrix,
+    gs: Cube,
+    gx: Matrix,
+    gp: Matrix,
+    gh: Matrix,
+) -> None:
+    """Go backward through the steps; ``bias`` is 0, and ``gh`` room for a product."""
+    for k in range(starts.size - 1, -1, -1):
+        start, n = starts[k], counts[k]
+        end = start + n
+        of_step = gates[start:end], extra[start:end]
+        _cell(*of_step, before, start, gys[start:end], gs, gx[start:end], gp[start:end])
+        multiply_rows(gp[start:end], panels, bias, gh[:n])
+        for i in range(n):
+            for j in range(gh.shape[1]):
+                gs[0, i, j] += gh[i, j]
+
+
+class CellLoops:
+    """The compiled loops of a cell.
+
+    Args:
+        name: of the cell.
+        step, gradient: formulas of arrays that compute what :class:`Cell` calls forward and
+            backward.
+    """
+
+    def __init__(self, name: str, step: Formula, gradient: Formula) -> None:
+        def loop(function: Any, cell: Formula) -> Loop:
+            return Loop(function, f"over_time.{name}{function.__name__}", {"_cell": cell})
+
+        self.step, self.all_steps = loop(_step, step), loop(_all_steps, step)
+        self.gradient = loop(_gradient, gradient)
+        self.all_gradients = loop(_all_gradients, gradient)
 
 
 class Cell:
     """A recurrent cell: from x, computed of a step's inputs, y, computed of the state h before, and
     the states before, to the states after; h is the first of these and the output.
-
-    Args:
-        compiled: whether its arrays suit compiled loops.
     """
 
     gates: ClassVar[int] = 1  # x and y have gates · H columns
     states: ClassVar[int] = 1
-    kept: ClassVar[tuple[int, ...]] = ()  # columns, in units of H, of what backward needs
-    passes_state: ClassVar[bool] = False  # h also depends on h before, not only on y
+    extra: ClassVar[int] = 0  # columns, in units of H, of what backward needs beside the gates
     one_gradient: ClassVar[bool] = True  # that of y is that of x: only x + y is computed with
+    loops: ClassVar[CellLoops | None] = None
 
-    def __init__(self, compiled: bool) -> None:
-        self.compiled = compiled
+    @classmethod
+    def forward(cls, x: Array, y: Array, states: Array, gates: Array, extra: Array) -> None:
+        """Turn the states before a step into those after it, in place, and write what backward
+        needs.
 
-    def forward(
-        self, x: Array, y: Array, before: list[Array], after: list[Array], kept: list[Array]
-    ) -> None:
-        """Write the states after the step, and what backward needs."""
+        Args:
+            x, y: (n, gates · H), of a step of the first n sequences; y may be overwritten.
+            states: (states, N, H).
+            gates: for the gates after their activations, (n, gates · H).
+            extra: for what else backward needs, (n, extra · H).
+        """
         raise NotImplementedError
 
+    @classmethod
     def backward(
-        self,
-        before: list[Array],
-        after: list[Array],
-        kept: list[Array],
+        cls,
+        gates: Array,
+        extra: Array,
+        before: Array,
+        start: int,
         gy: Array,
-        gs: list[Array],
+        gs: Array,
         gx: Array,
         gp: Array,
     ) -> None:
-        """Write the gradients of x and, unless ``one_gradient``, of y into ``gx`` and ``gp``, and
-        turn ``gs``, those of the states after, into those of the states before, in place. That of
-        h, if it is not ``passes_state``, comes from y alone, and is not written.
+        """Write the gradients of x and y, and turn those of the states after the step into those of
+        the states before, in place, but for what comes through y.
 
         Args:
+            gates, extra: of the step, as forward wrote them.
+            before: the states before all steps, (states, total, H): those of this one are the rows
+                from ``start`` on.
             gy: the gradient of the output, to be added to that of h.
+            gs: those of the states, (states, N, H).
+            gx, gp: for the gradients of x and y; one array if ``one_gradient``.
         """
         raise NotImplementedError
 
 
 class Plain(Cell):
-    """h = f(x + y), of tanh or of relu."""
+    """h = f(x + y), of tanh or of relu; h is its gate."""
 
     relu: ClassVar[bool] = False
 
-    def forward(
-        self, x: Array, y: Array, before: list[Array], after: list[Array], kept: list[Array]
-    ) -> None:
+    @classmethod
+    def forward(cls, x: Array, y: Array, states: Array, gates: Array, extra: Array) -> None:
         xp = backend.get_array_module(x)
-        (h,) = after
-        xp.add(x, y, out=h)
-        if self.relu:
-            xp.maximum(h, 0, out=h)
+        xp.add(x, y, out=gates)
+        if cls.relu:
+            xp.maximum(gates, 0, out=gates)
         else:
-            xp.tanh(h, out=h)
+            xp.tanh(gates, out=gates)
+        states[0, : len(x)] = gates
 
+    @classmethod
     def backward(
-        self,
-        before: list[Array],
-        after: list[Array],
-        kept: list[Array],
+        cls,
+        gates: Array,
+        extra: Array,
+        before: Array,
+        start: int,
         gy: Array,
-        gs: list[Array],
+        gs: Array,
         gx: Array,
         gp: Array,
     ) -> None:
-        slope = activation.relu_gradient if self.relu else activation.tanh_gradient
-        gx[...] = slope(gs[0] + gy, after[0])
+        slope = activation.relu_gradient if cls.relu else activation.tanh_gradient
+        gh = gs[0, : len(gy)]
+        gx[...] = slope(gh + gy, gates)
+        gh[...] = 0
 
 
 class PlainRelu(Plain):
@@ -103,19 +214,18 @@ class OverTime:
     """A run of a cell over the steps.
 
     Args:
-        kind: the cell's class.
+        cell: its class.
         counts: how many sequences have each step; they become fewer.
         backwards: the last step comes first.
     """
 
-    def __init__(self, kind: type[Cell], counts: Sequence[int], backwards: bool) -> None:
-        self.kind = kind
-        ends = list(accumulate(counts))
-        rows = [slice(end - n, end) for n, end in zip(counts, ends, strict=True)]
-        # in the order of computation
-        self.rows = rows[::-1] if backwards else rows
-        self.counts = [r.stop - r.start for r in self.rows]
-        self.total = ends[-1]
+    def __init__(self, cell: type[Cell], counts: Sequence[int], backwards: bool) -> None:
+        self.cell = cell
+        starts = [0, *accumulate(counts)]
+        self.total = starts.pop()
+        # of each step its first row, and its rows, in the order of computation
+        order = slice(None, None, -1 if backwards else 1)
+        self.starts, self.counts = starts[order], list(counts)[order]
 
     def forward(
         self, x: Array, U: Array, b: Array, first: Sequence[Array], keeps: bool
@@ -130,25 +240,37 @@ class OverTime:
             keeps: whether backward follows.
         """
         xp = backend.get_array_module(x)
-        H = U.shape[1]
-        self.cell = cell = self.kind(suits(x, U, *first))
+        cell, H, rows = self.cell, U.shape[1], max(self.counts)
+        states = xp.stack(first)
+        self.compiled = suits(x, U)
         bias: Array | None = b
-        if self.kind.one_gradient and not cell.compiled:
+        if cell.one_gradient and not self.compiled:
             x, bias = x + b, None  # once, not at each step: such a cell sees x + y alone
-        packed = PackedMatrix(U.T, bias, max(self.counts), cell.compiled)
-        self.after = [xp.empty((self.total, H), x.dtype) for _ in first]
-        self.kept = [xp.empty((self.total, width * H), x.dtype) for width in self.kind.kept]
-        room = xp.empty((max(self.counts), len(U)), x.dtype)
-        for k, rows in enumerate(self.rows):
-            before = self._before(k, first)
-            y = packed.multiply(before[0], room[: self.counts[k]])
-            after = [s[rows] for s in self.after]
-            cell.forward(x[rows], y, before, after, [s[rows] for s in self.kept])
-        ys = self.after[0]
-        finals = [self._finals(s, values) for s, values in zip(first, self.after, strict=True)]
-        if not keeps:
-            self.after = self.kept = []
-        return ys, finals
+        packed = PackedMatrix(U.T, bias, rows, self.compiled)
+        kept_rows = self.total if keeps else rows
+        before = xp.empty((cell.states, kept_rows, H), x.dtype)
+        gates = xp.empty((kept_rows, cell.gates * H), x.dtype)
+        extra = xp.empty((kept_rows, cell.extra * H), x.dtype)
+        y = xp.empty((rows, len(U)), x.dtype)
+        hs = xp.empty((self.total, H), x.dtype)
+        loops = cell.loops if self.compiled else None
+        if loops is not None and packed.panels is not None:
+            room = before, gates, extra, y, hs
+            loops.all_steps(
+                x, packed.panels, packed.bias, *self._places(), states, *room, int(keeps)
+            )
+        else:
+            step = cell.forward if loops is None else loops.step
+            for start, n in zip(self.starts, self.counts, strict=True):
+                here = slice(start, start + n)
+                place = here if keeps else slice(n)
+                before[:, place] = states[:, :n]
+                packed.multiply(states[0, :n], y[:n])
+                step(x[here], y[:n], states, gates[place], extra[place])
+                hs[here] = states[0, :n]
+        if keeps:
+            self.kept = gates, extra, before
+        return hs, list(states)
 
     def backward(
         self,
@@ -163,59 +285,32 @@ class OverTime:
             gys, finals: the gradients of what forward returned, None where there are none.
         """
         xp = backend.get_array_module(U)
-        cell, kind, dtype = self.cell, self.kind, U.dtype
+        cell, dtype, rows = self.cell, U.dtype, max(self.counts)
         G, H = U.shape
+        gates, extra, before = self.kept
         gys = xp.zeros((self.total, H), dtype) if gys is None else xp.ascontiguousarray(gys)
-        gs = [
-            xp.zeros(s.shape, dtype) if g is None else xp.array(g, order="C")
-            for s, g in zip(first, finals, strict=True)
-        ]
+        gs = xp.zeros((len(first), *first[0].shape), dtype)
+        for s, g in enumerate(finals):
+            if g is not None:
+                gs[s] = g
         gx = xp.empty((self.total, G), dtype)
-        gp = gx if kind.one_gradient else xp.empty_like(gx)
-        room = xp.empty((max(self.counts), H), dtype)
-        packed = PackedMatrix(U, None, max(self.counts), cell.compiled)
-        for k in range(len(self.rows) - 1, -1, -1):
-            rows, n = self.rows[k], self.counts[k]
-            now = [g[:n] for g in gs]
-            cell.backward(
-                self._before(k, first),
-                [s[rows] for s in self.after],
-                [s[rows] for s in self.kept],
-                gys[rows],
-                now,
-                gx[rows],
-                gp[rows],
-            )
-            if kind.passes_state:
-                now[0] += packed.multiply(gp[rows], room[:n])
-            else:
-                packed.multiply(gp[rows], now[0])
-        order = sorted(range(len(self.rows)), key=lambda k: self.rows[k].start)
-        states = xp.concatenate([self._before(k, first[:1])[0] for k in order])
-        gU = product(gp.T, states)
-        return gx, gU, sum_over(gp, 0), gs
+        gp = gx if cell.one_gradient else xp.empty_like(gx)
+        gh = xp.empty((rows, H), dtype)
+        packed = PackedMatrix(U, None, rows, self.compiled)
+        loops = cell.loops if self.compiled and suits(gys, U) else None
+        if loops is not None and packed.panels is not None:
+            factor = packed.panels, packed.bias
+            loops.all_gradients(*self.kept, *factor, *self._places(), gys, gs, gx, gp, gh)
+        else:
+            gradient = cell.backward if loops is None else loops.gradient
+            steps = list(zip(self.starts, self.counts, strict=True))
+            for start, n in reversed(steps):
+                here = slice(start, start + n)
+                of_step = gates[here], extra[here]
+                gradient(*of_step, before, start, gys[here], gs, gx[here], gp[here])
+                gs[0, :n] += packed.multiply(gp[here], gh[:n])
+        return gx, product(gp.T, before[0]), sum_over(gp, 0), list(gs)
 
-    def _before(self, k: int, first: Sequence[Array]) -> list[Array]:
-        """The states before the k-th step: those after the last one, and the first ones of
-        sequences that begin now.
-        """
-        n = self.counts[k]
-        if k == 0:
-            return [s[:n] for s in first]
-        m = self.counts[k - 1]
-        rows = self.rows[k - 1]
-        pairs = zip(self.after, first, strict=False)
-        if n <= m:
-            return [values[rows][:n] for values, _ in pairs]
-        return [
-            backend.get_array_module(s).concatenate((values[rows], s[m:n])) for values, s in pairs
-        ]
-
-    def _finals(self, first: Array, values: Array) -> Array:
-        """The states of all sequences, (N, H), after their last steps."""
-        final = first.copy()
-        later = [*self.counts[1:], 0]
-        for rows, n, after in zip(self.rows, self.counts, later, strict=True):
-            if after < n:  # some end here
-                final[:n] = values[rows]
-        return final
+    def _places(self) -> tuple[Array, Array]:
+        """The first rows of the steps, and how many each has, for loops."""
+        return np.array(self.starts, "i8"), np.array(self.counts, "i8")

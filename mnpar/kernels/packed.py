@@ -79,9 +79,9 @@ def _update_row(y: Any, i: Any, sums: Any) -> Any:
     _store_row(y, i, _plus_row(y, i, sums))
 
 
-@compiled
-def _multiply(x: Matrix, panels: Cube, bias: Vector, y: Matrix) -> None:
-    """y ← x B + bias of (N, K) and the panels of B (K, M)."""
+@formula
+def multiply_rows(x: Any, panels: Any, bias: Any, y: Any) -> Any:
+    """y ← x B + bias of (N, K) and the panels of B (K, M), for loops that multiply many times."""
     N, K = x.shape
     M = y.shape[1]
     tall = N - N % _TALL if _HAS_TALL else 0
@@ -130,6 +130,11 @@ def _multiply(x: Matrix, panels: Cube, bias: Vector, y: Matrix) -> None:
                 _store_row(y, n3 * M + c, r3)
 
 
+@compiled
+def _multiply(x: Matrix, panels: Cube, bias: Vector, y: Matrix) -> None:
+    multiply_rows(x, panels, bias, y)
+
+
 # Panels are (panels, K, columns); the last one may overlap the one before.
 
 
@@ -164,6 +169,9 @@ class PackedMatrix:
         bias: (M,), added to each row of a product; None is 0.
         rows: how many the other matrices have, at most.
         compiled: whether those matrices, and these, suit compiled loops.
+
+    ``panels`` and ``bias`` are what :func:`multiply_rows` takes; ``panels`` is None where a product
+    is left to BLAS.
 
     Example:
         >>> import numpy as np
