@@ -198,8 +198,7 @@ def _n_step(
     if not counts or counts != sorted(counts, reverse=True):
         raise ValueError(
             f"{who}: each step has as many sequences as the one before or fewer, not {counts}: "
-            "put the longest sequence first, "
-            "and give its functions.transpose_sequence"
+            "put the longest sequence first, and pass what F.transpose_sequence makes of them"
         )
     if any(
         s.shape[:2] != (n_layers * directions, first[0].shape[1]) or s.shape[1] < counts[0]
