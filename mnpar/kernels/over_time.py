@@ -241,7 +241,7 @@ class OverTime:
         """
         xp = backend.get_array_module(x)
         cell, H, rows = self.cell, U.shape[1], max(self.counts)
-        states = xp.stack(first)
+        states = xp.ascontiguousarray(xp.stack(first))
         self.compiled = suits(x, U)
         bias: Array | None = b
         if cell.one_gradient and not self.compiled:
