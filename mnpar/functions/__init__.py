@@ -214,6 +214,7 @@ if TYPE_CHECKING:
         linear_interpolate as linear_interpolate,
         squared_difference as squared_difference,
     )
+    from mnpar.functions.math.average import average as average, mean as mean
     from mnpar.functions.math.complex_parts import conj as conj, imag as imag, real as real
     from mnpar.functions.math.cumulative import cumprod as cumprod, cumsum as cumsum, prod as prod
     from mnpar.functions.math.einsum import (
@@ -244,10 +245,8 @@ if TYPE_CHECKING:
     from mnpar.functions.math.reduction import (
         argmax as argmax,
         argmin as argmin,
-        average as average,
         logsumexp as logsumexp,
         max as max,
-        mean as mean,
         min as min,
         sum as sum,
     )

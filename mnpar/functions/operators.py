@@ -30,9 +30,10 @@ from mnpar.functions.math.arithmetic import (
     broadcast_error,
     floor_divide,
 )
+from mnpar.functions.math.average import average
 from mnpar.functions.math.complex_parts import conj, imag, real
 from mnpar.functions.math.matmul import matmul
-from mnpar.functions.math.reduction import average, max, min, sum
+from mnpar.functions.math.reduction import max, min, sum
 from mnpar.functions.node import as_operand
 from mnpar.hints import explain_keywords
 from mnpar.variable import Variable

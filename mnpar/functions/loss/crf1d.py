@@ -15,7 +15,8 @@ from typing import Any
 from mnpar.backend import Array
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
-from mnpar.functions.math.reduction import logsumexp, max as max_of, mean
+from mnpar.functions.math.average import mean
+from mnpar.functions.math.reduction import logsumexp, max as max_of
 from mnpar.functions.node import array_of, check_option, show_shapes
 from mnpar.variable import Variable, as_variable
 

@@ -16,7 +16,8 @@ from mnpar.functions.activation.softmax import log_softmax
 from mnpar.functions.array.get_item import get_item, where
 from mnpar.functions.array.joining import concat, stack
 from mnpar.functions.array.shape import cast
-from mnpar.functions.math.reduction import logsumexp, mean
+from mnpar.functions.math.average import mean
+from mnpar.functions.math.reduction import logsumexp
 from mnpar.functions.node import (
     GenericFunction,
     array_of,

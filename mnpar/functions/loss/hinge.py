@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
-from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
+from mnpar.functions.math.average import mean as mean_of
+from mnpar.functions.math.reduction import sum as sum_of
 from mnpar.functions.node import GenericFunction, check_labels, check_option, show_shapes
 from mnpar.variable import Variable, as_variable
 

@@ -12,8 +12,9 @@ import numpy as np
 from mnpar import backend
 from mnpar.backend import Array
 from mnpar.functions.activation.softplus import softplus
+from mnpar.functions.math.average import mean as mean_of
 from mnpar.functions.math.exponential import exp
-from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
+from mnpar.functions.math.reduction import sum as sum_of
 from mnpar.functions.node import check_option, check_shapes
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable

@@ -10,8 +10,9 @@ from mnpar.functions.activation.relu import relu
 from mnpar.functions.array.get_item import where
 from mnpar.functions.array.shape import transpose
 from mnpar.functions.math.arithmetic import absolute
+from mnpar.functions.math.average import mean
 from mnpar.functions.math.matmul import matmul
-from mnpar.functions.math.reduction import mean, sum
+from mnpar.functions.math.reduction import sum
 from mnpar.functions.math.sqrt import sqrt
 from mnpar.functions.node import array_of, check_option, show_shapes
 from mnpar.kernels.dtypes import upcast_halves

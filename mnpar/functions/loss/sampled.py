@@ -16,9 +16,10 @@ from mnpar.functions.activation.softplus import softplus
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.array.joining import concat
 from mnpar.functions.array.shape import reshape
+from mnpar.functions.math.average import mean as mean_of
 from mnpar.functions.math.exponential import exp, log
 from mnpar.functions.math.matmul import matmul
-from mnpar.functions.math.reduction import mean as mean_of, sum as sum_of
+from mnpar.functions.math.reduction import sum as sum_of
 from mnpar.functions.node import check_labels, check_option, show_shapes
 from mnpar.random import generator
 from mnpar.variable import Variable, as_variable

@@ -17,7 +17,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.activation.softmax import Softmax, log_softmax
-from mnpar.functions.math.reduction import mean as mean_of
+from mnpar.functions.math.average import mean as mean_of
 from mnpar.functions.node import GenericFunction, Operand, array_of, check_option, show_shapes
 from mnpar.kernels import softmax as kernel
 from mnpar.kernels.dtypes import compute_dtype, upcast_halves

@@ -14,8 +14,8 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.array.shape import reshape, transpose
+from mnpar.functions.math.average import mean as mean_of
 from mnpar.functions.math.matmul import matmul
-from mnpar.functions.math.reduction import mean as mean_of
 from mnpar.functions.node import GenericFunction
 from mnpar.variable import Variable, as_variable
 

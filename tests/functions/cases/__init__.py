@@ -23,7 +23,7 @@ from mnpar.functions.connection.linear import Linear
 from mnpar.functions.loss.regression import MeanAbsoluteError, MeanSquaredError
 from mnpar.functions.loss.sigmoid_cross_entropy import SigmoidCrossEntropy
 from mnpar.functions.loss.softmax_cross_entropy import SoftmaxCrossEntropy
-from mnpar.functions.math import arithmetic, maximum, reduction
+from mnpar.functions.math import arithmetic, average, maximum, reduction
 from mnpar.functions.math.matmul import MatMul
 from tests.functions.cases import (
     array,
@@ -387,7 +387,7 @@ _reduction = [
         lambda x: x.sum(axis=(0, 2), keepdims=True),
         ((N, 2, 3),),
     ),
-    Case("mean", (reduction.Mean,), F.mean, lambda x: over(x.sum(), x.size)),
+    Case("mean", (average.Mean,), F.mean, lambda x: over(x.sum(), x.size)),
     Case(
         "mean: method",
         (),

@@ -372,6 +372,10 @@ def test_other_layers_too(name, dims):
 
 TO_ALL = {
     "average": lambda x: F.average(x, axis=(2, 3)),
+    "weighted average": lambda x: F.average(x, (2, 3), np.arange(1.0, 36.0).reshape(SHAPE)),
+    "weighted average, kept": lambda x: F.average(
+        x, (3, 2), np.arange(1.0, 36.0).reshape(SHAPE), keepdims=True
+    ).reshape(x.shape[:2]),
     "max": lambda x: F.max_pooling_nd(x, SHAPE, cover_all=False).reshape(x.shape[:2]),
 }
 

@@ -19,9 +19,10 @@ from mnpar.functions.communication.exchange import exchange
 from mnpar.functions.communication.shared import reduce_from
 from mnpar.functions.divided.layout import DividedVariable, GridLayout, plan_between
 from mnpar.functions.divided.rules.table import layout_rule
+from mnpar.functions.math.average import Mean
 from mnpar.functions.math.cumulative import CumProd, CumSum, Prod
 from mnpar.functions.math.exponential import exp, log
-from mnpar.functions.math.reduction import ArgMax, ArgMin, LogSumExp, Max, Mean, Min, Sum
+from mnpar.functions.math.reduction import ArgMax, ArgMin, LogSumExp, Max, Min, Sum
 from mnpar.functions.node import GenericFunction
 from mnpar.kernels.dtypes import floating_dtype
 from mnpar.plans import Box
