@@ -288,6 +288,9 @@ def share_cores(comm: Communicator) -> int | None:
     mine = usable_cores()
     # all ranks decide alike up to here; from here on each decides for itself
     told = comm.allgather_obj((comm.inter_rank, sorted(mine)))
+    others = [set(cores) for machine, cores in told if machine == comm.inter_rank]
+    sharing = sum(not mine.isdisjoint(cores) for cores in others)
+    blas_threads.neighbours.ranks = sharing
     if comm.intra_size == 1 or any(name in os.environ for name in blas_threads.VARIABLES):
         return None
     try:
@@ -299,8 +302,7 @@ def share_cores(comm: Communicator) -> int | None:
                 stacklevel=3,
             )
         return None
-    others = [set(cores) for machine, cores in told if machine == comm.inter_rank]
-    threads = max(1, len(mine) // sum(not mine.isdisjoint(cores) for cores in others))
+    threads = max(1, len(mine) // sharing)
     threadpoolctl.threadpool_limits(threads)
     blas_threads.large_products.share = threads
     return threads

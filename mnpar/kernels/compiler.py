@@ -234,6 +234,8 @@ class Loop:
         constants: what replaces globals of the function.
         reals: how many numbers its argument of Reals has.
         as_numpy: each operation is rounded by itself, in the order written.
+        entry: how it is called (translation.py): by Python; by Python for parts of many things,
+            if its last arguments are those of :func:`divided`; or by its address.
     """
 
     def __init__(
@@ -243,14 +245,17 @@ class Loop:
         constants: dict[str, Any] | None = None,
         reals: int = 0,
         as_numpy: bool = False,
+        entry: translation.Entry = "whole",
     ) -> None:
         self.reals = reals
+        self.entry: translation.Entry = entry
         self.fastmath = set() if as_numpy else _FASTMATH
         self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         self.function = FunctionType(
             function.__code__, {**function.__globals__, **(constants or {})}, function.__name__
         )
         self.declared = function
+        self._load = machine_code.load_address if entry == "address" else machine_code.load
         self._ready: dict[str, Any] = {}
         LOOPS.append(self)
 
@@ -284,21 +289,27 @@ class Loop:
             found: Callable[..., int] = self._ready[char]
             return found
 
-    def _find(self, char: str) -> Callable[..., int]:
+    def address(self) -> int:
+        """Return the address of a loop that is called by it."""
+        self.at("d")
+        address: int = self._ready["d"]
+        return address
+
+    def _find(self, char: str) -> Any:
         """The loop from its file; or else compiled, by one process of those that want it."""
         for name, value in self.declared.__globals__.items():  # some are defined below the loop
             self.function.__globals__.setdefault(name, value)
-        kept = f"{self.signature} {self.reals} {sorted(self.fastmath)}"
+        kept = f"{self.signature} {self.reals} {sorted(self.fastmath)} {self.entry}"
         digest = hashlib.sha256(_digest(self.function, char) + kept.encode()).hexdigest()
         name = f"{self.name}_{char}_{digest[:16]}"
         folder = machine_code.folder_here()
         code = machine_code.read(folder, name)
         if code is not None:
             try:
-                return machine_code.load(code)
+                return self._load(code)
             except RuntimeError:  # it calls what numba brings along
                 numba()
-                return machine_code.load(code)
+                return self._load(code)
         keeps = machine_code.can_keep(folder)
         with machine_code.locked(folder):
             code = machine_code.read(folder, name)
@@ -307,10 +318,11 @@ class Loop:
                     machine_code.tell(folder)
                 types = [_numba_type(kind, char, self.reals) for kind in self.signature]
                 typed = _typed(self.function, char)
-                code = translation.translate(numba(), typed, types, self.fastmath or False)
+                options = self.fastmath or False, self.entry
+                code = translation.translate(numba(), typed, types, *options)
                 if keeps:
                     machine_code.write(folder, name, code)
-        return machine_code.load(code)
+        return self._load(code)
 
 
 def describe() -> str:
@@ -349,6 +361,21 @@ def compiled(function: Callable[..., None]) -> Loop:
         ('double', ['Vector', 'Vector'])
     """
     return Loop(function)  # type: ignore[arg-type]
+
+
+def divided(function: Callable[..., None]) -> Loop:
+    """Mark loops over many things, which are compiled like :func:`compiled` ones; parts of them run
+    on several threads (side_by_side.py). The last three arguments say which part: the number of the
+    thread, for which there may be room of its own, and the first thing and the end. ``run_loop``
+    there gives in their place how many things, parts and threads there are, and a pool's address.
+
+    Example:
+        >>> @divided
+        ... def double(x: Vector, y: Vector, thread: int, begin: int, end: int) -> None:
+        ...     for i in range(begin, end):
+        ...         y[i] = 2.0 * x[i]
+    """
+    return Loop(function, entry="parts")  # type: ignore[arg-type]
 
 
 def _set_zero(x: Vector) -> None:

@@ -20,19 +20,19 @@ from mnpar.kernels.compiler import (
     Integers,
     Matrix,
     Vector,
-    compiled,
     contiguous,
+    divided,
 )
 from mnpar.kernels.direct import pad_sample, registers
 from mnpar.kernels.lanes import LANES, fill, load, store
-from mnpar.kernels.side_by_side import run_parts
+from mnpar.kernels.side_by_side import run_loop, threads_for
 from mnpar.kernels.windows import Windows
 
 
-@compiled
+@divided
 def _convolve(
     x: Array4,
-    padded: Cube,
+    room: Array4,
     ph: int,
     pw: int,
     windows: Integers,
@@ -41,11 +41,15 @@ def _convolve(
     filters: Matrix,
     bias: Vector,
     y: Cube,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     """y[n, pixel, c] ← bias + what the window sees, times filters (cell, c)."""
-    N, P, C = y.shape
+    P, C = y.shape[1:]
     last = windows.size - 1
-    for n in range(N):
+    padded = room[thread]
+    for n in range(begin, end):
         pad_sample(x, n, ph, pw, padded)
         for p in range(0, windows.size, 4):
             p1, p2, p3 = min(p + 1, last), min(p + 2, last), min(p + 3, last)
@@ -67,22 +71,24 @@ def _convolve(
                 store(y, o + outputs[p3] * C, s3)
 
 
-@compiled
+@divided
 def _gradient(
     x: Array4,
-    padded: Cube,
+    room: Array4,
     ph: int,
     pw: int,
     windows: Integers,
     cells: Integers,
     y: Cube,
     total: Cube,
+    thread: int,
     begin: int,
     end: int,
 ) -> None:
     """total[register, cell, lane] ← Σ x y over samples and windows, of some registers."""
     N, P, C = y.shape
     last = cells.size - 1
+    padded = room[thread]
     for n in range(N):
         pad_sample(x, n, ph, pw, padded)
         for k in range(begin, end):
@@ -113,53 +119,48 @@ def _gradient(
                     store(total, o, load(total, o) + s3)
 
 
-def _apply(some: places.Places, padded: Array, x: Array, W: Array, bias: Array, y: Array) -> None:
+def _apply(
+    some: places.Places, room: Array | None, x: Array, W: Array, bias: Array, y: Array
+) -> Array:
+    """Compute y; return the room for padded samples, which may have been given."""
     rows, columns = some.kernel
     cells = W[:, 0].transpose(1, 2, 0)[rows][:, columns]
     filters = contiguous(cells).reshape(-1, len(W))
     tables = (some.windows, some.cells, some.outputs)
     out = y.reshape(len(y), -1, len(W))
-
-    def compute(samples: slice) -> None:
-        room = np.zeros_like(padded) if samples.start else padded  # each thread's own
-        _convolve(x[samples], room, *some.pad, *tables, filters, bias, out[samples])
-
-    run_parts(compute, len(x), x.size + out.size * (1 + len(filters) // 8))
+    threads = threads_for(len(x), x.size + out.size * (1 + len(filters) // 8))
+    if room is None or len(room) < threads:
+        room = some.padded(x.dtype, threads)
+    run_loop(_convolve, len(x), threads, x, room, *some.pad, *tables, filters, bias, out)
+    return room
 
 
 def convolve(x: Array, W: Array, bias: Array, windows: Windows, y: Array) -> None:
     """y = x ∗ W + b of (N, H, W, C) and (C, 1, kh, kw), into y (N, OH, OW, C)."""
     some = places.of_windows(windows, x.shape[3], by_cell=True)
-    _apply(some, some.padded(x.dtype), x, W, bias, y)
+    _apply(some, None, x, W, bias, y)
 
 
 def transpose(y: Array, W: Array, bias: Array, windows: Windows, x: Array) -> None:
     """x = y ∗ᵀ W + b, into x (N, H, W, C)."""
     if not places.sees_all(windows):
         x[...] = bias
-    ways = places.of_image(windows, len(W))
-    if not ways:
-        return
-    padded = ways[0].padded(y.dtype)
-    for some in ways:
-        _apply(some, padded, y, W, bias, x)
+    room = None
+    for some in places.of_image(windows, len(W)):
+        room = _apply(some, room, y, W, bias, x)
 
 
 def gradient(x: Array, y: Array, windows: Windows) -> Array:
     """The gradient of filters (C, 1, kh, kw)."""
     C = x.shape[3]
     some = places.of_windows(windows, C, by_cell=True)
-    padded = some.padded(x.dtype)
     channels = registers(C)
     total = np.zeros((len(channels), len(some.cells), LANES), x.dtype)
     tables = (some.windows, some.cells)
     given = y.reshape(len(y), -1, C)
-
-    def compute(part: slice) -> None:
-        room = np.zeros_like(padded) if part.start else padded
-        _gradient(x, room, *some.pad, *tables, given, total, part.start, part.stop)
-
-    run_parts(compute, len(channels), x.size + y.size * (1 + len(some.cells) // 8))
+    threads = threads_for(len(channels), x.size + y.size * (1 + len(some.cells) // 8))
+    arrays = x, some.padded(x.dtype, threads), *some.pad, *tables, given, total
+    run_loop(_gradient, len(channels), threads, *arrays, each=1)
     found = np.empty((C, len(some.cells)), x.dtype)
     found[channels] = total.transpose(0, 2, 1)
     return found.reshape(C, 1, *windows.K)

@@ -23,9 +23,9 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.kernels import places, tuning
 from mnpar.kernels.columns import advance_between
-from mnpar.kernels.compiler import Array4, Array5, Cube, Integers, Vector, compiled, formula
+from mnpar.kernels.compiler import Array4, Array5, Cube, Integers, Vector, divided, formula
 from mnpar.kernels.lanes import LANES, fill, load, repeat, store
-from mnpar.kernels.side_by_side import run_parts
+from mnpar.kernels.side_by_side import run_loop, threads_for
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Windows
 
@@ -91,10 +91,10 @@ def _add_products_of_one(sums: Any, x: Any, i: Any, b: Any, j: Any, d: Any, v: A
     )
 
 
-@compiled
+@divided
 def _convolve(
     x: Array4,
-    padded: Cube,
+    room: Array4,
     ph: int,
     pw: int,
     windows: Integers,
@@ -104,13 +104,17 @@ def _convolve(
     bias: Vector,
     pairs: Integers,
     y: Cube,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     """y[n, pixel, k] ← bias + what the window sees, times filters (register, kernel · C, lanes)."""
-    N, P, K = y.shape
+    P, K = y.shape[1:]
+    padded = room[thread]
     many = filters.shape[1]
     run = many // cells.size
     last = windows.size - 1
-    for n in range(N):
+    for n in range(begin, end):
         pad_sample(x, n, ph, pw, padded)
         for pair in range(0, pairs.size, _PAIR):
             k, other, c, d, from_ = (
@@ -180,10 +184,10 @@ def _store_column(y: Any, i: Any, step: Any, q: Any, v: Any) -> Any:
     store(y, i + q[5] * step, v[5])
 
 
-@compiled
+@divided
 def _gradient(
     x: Array4,
-    padded: Cube,
+    room: Array4,
     ph: int,
     pw: int,
     windows: Integers,
@@ -192,6 +196,7 @@ def _gradient(
     some: int,
     pairs: Integers,
     total: Array5,
+    thread: int,
     begin: int,
     stop: int,
 ) -> None:
@@ -200,6 +205,7 @@ def _gradient(
     """
     N, P, K = y.shape
     tiles = total.shape[2]
+    padded = room[thread]
     b = (0, 1, 2, 3, 4, 5)
     z = fill(y.dtype.type(0))
     for n in range(N):
@@ -290,7 +296,7 @@ def convolve(x: Array, W: Array, bias: Array, windows: Windows, groups: int, y: 
     """y = x ∗ W + b of (N, H, W, C) and (K, C / groups, kh, kw), into y (N, OH, OW, K)."""
     cells = W.transpose(0, 2, 3, 1).reshape(len(W), -1)
     some = places.of_windows(windows, x.shape[3], by_cell=groups > 1)
-    _apply(some, some.padded(x.dtype), x, cells, bias, groups, y)
+    _apply(some, None, x, cells, bias, groups, y)
 
 
 def transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x: Array) -> None:
@@ -298,26 +304,24 @@ def transpose(y: Array, W: Array, bias: Array, windows: Windows, groups: int, x:
     if not places.sees_all(windows):
         x[...] = bias
     K, C = W.shape[:2]
-    ways = places.of_image(windows, K)
-    if not ways:
-        return
-    padded = ways[0].padded(y.dtype)
     turned = W.reshape(groups, K // groups, C, *W.shape[2:]).transpose(0, 2, 3, 4, 1)
-    for some in ways:
+    room = None
+    for some in places.of_image(windows, K):
         rows, columns = some.kernel
         cells = turned[:, :, rows][:, :, :, columns].reshape(groups * C, -1)
-        _apply(some, padded, y, cells, bias, groups, x)
+        room = _apply(some, room, y, cells, bias, groups, x)
 
 
 def _apply(
     some: places.Places,
-    padded: Array,
+    room: Array | None,
     x: Array,
     cells: Array,
     bias: Array,
     groups: int,
     y: Array,
-) -> None:
+) -> Array:
+    """Compute y; return the room for padded samples, which may have been given."""
     K = len(cells)
     out = y.reshape(len(y), -1, K)
     if K < LANES:
@@ -330,31 +334,27 @@ def _apply(
         into, filters = out, _filters(cells, groups)
     tables = (some.windows, some.cells, some.outputs)
     pairs = _pairs(into.shape[2], groups, x.shape[3] // groups)
-
-    def compute(samples: slice) -> None:
-        seen, written = x[samples], into[samples]
-        room, blocks = padded, _blocks(seen, out[samples])
-        if samples.start:  # another thread, which has no transfers, needs room of its own
-            room, blocks = np.zeros_like(padded), iter([slice(None)])
-        for n in blocks:
-            _convolve(seen[n], room, *some.pad, *tables, filters, bias, pairs, written[n])
-
-    run_parts(compute, len(x), x.size + out.size * cells.shape[1] // 8)
+    threads = threads_for(len(x), x.size + out.size * cells.shape[1] // 8)
+    if room is None or len(room) < threads:
+        room = some.padded(x.dtype, threads)
+    for n in _blocks(x, out, threads):
+        arrays = x[n], room, *some.pad, *tables, filters, bias, pairs, into[n]
+        run_loop(_convolve, n.stop - n.start, threads, *arrays)
     if into is not out:
         out[:, some.outputs] = into[:, some.outputs, :K]
+    return room
 
 
-def _blocks(x: Array, y: Array) -> Iterator[slice]:
+def _blocks(x: Array, y: Array, threads: int) -> Iterator[slice]:
     """Samples, some at a time: between two blocks what travels during a backward advances."""
     sample = x[0].nbytes + y[0].nbytes
-    return advance_between(even_slices(len(x), tuning.COLUMN_LOOP_BYTES // sample))
+    return advance_between(even_slices(len(x), threads * (tuning.COLUMN_LOOP_BYTES // sample)))
 
 
 def gradient(x: Array, y: Array, windows: Windows, groups: int, W_shape: tuple[int, ...]) -> Array:
     """The gradient of filters (K, C / groups, kh, kw) from x (N, H, W, C) and that of y."""
     K, C, kh, kw = W_shape
     some = places.of_windows(windows, x.shape[3], by_cell=groups > 1)
-    padded = some.padded(x.dtype)
     given = y.reshape(len(y), -1, K)
     if K < LANES:
         wide = np.zeros((*given.shape[:2], LANES), x.dtype)
@@ -367,19 +367,12 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, W_shape: tuple[i
     total = np.zeros((groups * len(of_filters), len(some.cells), tiles, _TILE, LANES), x.dtype)
     tables = (some.windows, some.cells)
     pairs = _pairs(given.shape[2], groups, C)
-
-    def compute(part: slice) -> None:
-        room, blocks = padded, _blocks(x, given)
-        if part.start:  # as above
-            room, blocks = np.zeros_like(padded), iter([slice(None)])
-        for n in blocks:
-            _gradient(
-                *(x[n], room, *some.pad, *tables, given[n], tuning.DIRECT_PIXELS, pairs, total),
-                *(part.start, part.stop),
-            )
-
     items = len(pairs) // _PAIR * len(some.cells) * tiles
-    run_parts(compute, items, x.size + given.size * len(some.cells) * run // 8)
+    threads = threads_for(items, x.size + given.size * len(some.cells) * run // 8)
+    room = some.padded(x.dtype, threads)
+    for n in _blocks(x, given, 1):
+        arrays = x[n], room, *some.pad, *tables, given[n], tuning.DIRECT_PIXELS, pairs, total
+        run_loop(_gradient, items, threads, *arrays, each=1)
     sums = total.reshape(groups, len(of_filters), len(some.cells), -1, LANES)[:, :, :, :run]
     found = np.empty((groups, own, C * kh * kw), x.dtype)
     found[:, of_filters] = sums.reshape(groups, len(of_filters), -1, LANES).swapaxes(2, 3)

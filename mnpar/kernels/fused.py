@@ -25,7 +25,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.kernels import compiler, tuning
+from mnpar.kernels import compiler, translation, tuning
 from mnpar.kernels.compiler import (
     Cube,
     Doubles,
@@ -38,7 +38,7 @@ from mnpar.kernels.compiler import (
     suits_at_any_size,
 )
 from mnpar.kernels.moments import RUN, ChannelView, channel_view
-from mnpar.kernels.side_by_side import run_parts
+from mnpar.kernels.side_by_side import run_loop, threads_for
 
 Results = TypeVar("Results", bound=Array | tuple[Array, ...])
 PerChannel: TypeAlias = Annotated[Array, "PerChannel"]
@@ -47,8 +47,9 @@ PerChannel: TypeAlias = Annotated[Array, "PerChannel"]
 # are added up in their own dtype, ``RUN`` at a time; and over (A, C). A line is left out where
 # it has nothing to do.
 _ELEMENTS = """
-def loop({arguments}):
-    for i in range(x0.size):
+def loop({arguments}, thread, begin, end):
+    {parts} = {of_part}
+    for i in range(part_x0.size):
         {results} = formula({values})
 """
 _RUNS = """
@@ -78,7 +79,7 @@ def loop({arguments}):
 def _write_loop(text: str, kinds: list[str], each: int, sums: int) -> FunctionType:
     """Write a loop for the parameters and results of a formula."""
     array, place = {
-        _ELEMENTS: (Vector, "{}[i]"),
+        _ELEMENTS: (Vector, "part_{}[i]"),
         _RUNS: (Cube, "run_{}[i]"),
         _COLUMNS: (Matrix, "{}[a, c]"),
     }[text]
@@ -102,6 +103,8 @@ def _write_loop(text: str, kinds: list[str], each: int, sums: int) -> FunctionTy
         "arguments": list(types),
         "results": [place.format(y) for y in ys] + added,
         "values": values,
+        "parts": [f"part_{x}" for x in arrays],
+        "of_part": [f"{x}[begin:end]" for x in arrays],
         "channels": [f"channel_{x}" for x in channels],
         "of_channel": [f"{x}[c]" for x in channels],
         "step": ["RUN" if sums else "B"],
@@ -118,7 +121,8 @@ def _write_loop(text: str, kinds: list[str], each: int, sums: int) -> FunctionTy
     code = "\n".join([line for line in lines if line.strip() != "="])
     exec(compile(code, __file__, "exec"), names)
     loop: FunctionType = names["loop"]
-    loop.__annotations__ = types
+    part = ("thread", "begin", "end") if text is _ELEMENTS else ()
+    loop.__annotations__ = types | dict.fromkeys(part, int)
     return loop
 
 
@@ -156,15 +160,16 @@ class Fused(Generic[Results]):
         }
         self.elementwise = not sums and "PerChannel" not in self.kinds
         if self.elementwise:
-            self.loop = self._loop(_ELEMENTS)
+            self.loop = self._loop(_ELEMENTS, entry="parts")
         else:
             self.runs = self._loop(_RUNS, "_runs")
             self.columns = self._loop(_COLUMNS, "_columns")
         functools.update_wrapper(self, compute)
 
-    def _loop(self, text: str, suffix: str = "") -> Loop:
+    def _loop(self, text: str, suffix: str = "", entry: translation.Entry = "whole") -> Loop:
         loop = _write_loop(text, self.kinds, self.each, self.sums)
-        return Loop(loop, self.name + suffix, {"formula": self.formula, "RUN": RUN})
+        constants = {"formula": self.formula, "RUN": RUN}
+        return Loop(loop, self.name + suffix, constants, entry=entry)
 
     def __call__(self, *args: Any) -> Results:
         """Compute it of the arrays and numbers.
@@ -208,7 +213,9 @@ class Fused(Generic[Results]):
         ys = [np.empty_like(xs[0]) for _ in range(self.each)]
         numbers = [args[k] for k in self._of_kind["Real"]]
         if self.elementwise:
-            self._compute(xs, numbers, ys)
+            size = xs[0].size
+            threads = threads_for(size, size * (len(xs) + len(ys)))
+            run_loop(self.loop, size, threads, *xs, *numbers, *ys)
         else:
             channels = [args[k] for k in self._of_kind["PerChannel"]]
             sums = self._sum(xs, channels, numbers, ys, order)
@@ -219,21 +226,6 @@ class Fused(Generic[Results]):
             back = _inverse(order)
             ys[: self.each] = [y.transpose(back) for y in ys[: self.each]]
         return ys[0] if len(ys) == 1 else tuple(ys)
-
-    def _compute(self, xs: list[Array], numbers: list[float], ys: list[Array]) -> None:
-        """Compute arrays of numbers that have nothing to do with each other."""
-        size = xs[0].size
-        numbers_in_all = size * (len(xs) + len(ys))
-        if numbers_in_all < 2 * tuning.LOOP_THREAD_LEAST:
-            self.loop(*xs, *numbers, *ys)
-            return
-        flat = [x.reshape(-1) for x in (*xs, *ys)]
-        n = len(xs)
-
-        def compute(part: slice) -> None:
-            self.loop(*[x[part] for x in flat[:n]], *numbers, *[y[part] for y in flat[n:]])
-
-        run_parts(compute, size, numbers_in_all)
 
     def _sum(
         self,

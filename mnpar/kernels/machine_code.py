@@ -23,7 +23,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -43,6 +43,7 @@ from mnpar.kernels.translation import (
 )
 from mnpar.runtime import system
 
+T = TypeVar("T")
 _CHECKSUM = hashlib.sha256().digest_size
 _FASTCALL = 0x80  # METH_FASTCALL of Python's C API: arguments as an array, and how many
 
@@ -67,20 +68,36 @@ def load(code: bytes) -> Callable[..., int]:
     Raises:
         RuntimeError: the code needs a function that is not there.
     """
+    method = _MethodDef(SYMBOL.encode(), load_address(code), _FASTCALL, None)
+    # Python reads the definition whenever it looks at the function, even at its end, when it has
+    # emptied the modules already
+    made: Callable[..., int] = _new_builtin()(ctypes.byref(keep(method)), np.ndarray, None)
+    return made
+
+
+def load_address(code: bytes) -> int:
+    """Return the address of the function in object code, which stays there.
+
+    Raises:
+        RuntimeError: the code needs a function that is not there.
+    """
     from llvmlite.binding import JITLibraryBuilder
 
     builder = JITLibraryBuilder().add_object_img(code).add_current_process()
     for name in CALLED:
         place = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
         builder.import_symbol(name, place)
-    library = builder.export_symbol(SYMBOL).link(_linker(), f"{SYMBOL} {len(_LOADED)}")
-    method = _MethodDef(SYMBOL.encode(), library[SYMBOL], _FASTCALL, None)
-    _LOADED.append((library, method))
-    # Python reads the definition whenever it looks at the function, even at its end, when it has
-    # emptied the modules already: so nobody may free it
-    ctypes.pythonapi["Py_IncRef"](ctypes.py_object(method))
-    made: Callable[..., int] = _new_builtin()(ctypes.byref(method), np.ndarray, None)
-    return made
+    _NUMBERS.append(len(_NUMBERS))
+    library = builder.export_symbol(SYMBOL).link(_linker(), f"{SYMBOL} {len(_NUMBERS)}")
+    keep(library)  # threads may run it until the process ends
+    address: int = library[SYMBOL]
+    return address
+
+
+def keep(thing: T) -> T:
+    """Let nobody free an object, not even Python at its end; return it."""
+    ctypes.pythonapi["Py_IncRef"](ctypes.py_object(thing))
+    return thing
 
 
 @functools.cache
@@ -94,7 +111,7 @@ def _new_builtin() -> Any:
     return function
 
 
-_LOADED: list[Any] = []  # what LLVM would unload otherwise, and what builtin functions point to
+_NUMBERS: list[int] = []  # of the libraries that LLVM has loaded
 
 
 @functools.cache
@@ -103,7 +120,7 @@ def _linker() -> Any:
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    return llvm.create_lljit_compiler(suppress_errors=True)
+    return keep(llvm.create_lljit_compiler(suppress_errors=True))
 
 
 def reads_arrays() -> bool:
@@ -212,7 +229,7 @@ def folder_here() -> Path:
     return folder_of_all() / f"{name}-{key}"
 
 
-_MAKERS = ("compiler.py", "lanes.py", "translation.py")
+_MAKERS = ("atomics.py", "compiler.py", "lanes.py", "translation.py")
 
 
 def is_proven(folder: Path) -> bool:

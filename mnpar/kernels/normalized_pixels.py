@@ -7,7 +7,6 @@ Statistics are made as moments.py says: of what is left after a rough mean, summ
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -21,6 +20,7 @@ from mnpar.kernels.compiler import (
     Vector,
     compiled,
     contiguous,
+    divided,
     formula,
     has_loops,
 )
@@ -147,7 +147,7 @@ def _scale_rows(x: Any, shift: Any, begin: Any, end: Any, scale: Any, move: Any,
 # Sums of runs are kept, and added up in their order, so that no part makes a difference.
 
 
-@compiled
+@divided
 def _normalize(
     x: Matrix,
     gamma: Vector,
@@ -161,6 +161,7 @@ def _normalize(
     sums: Cube,
     stage: int,
     stop: int,
+    thread: int,
     begin: int,
     end: int,
 ) -> None:
@@ -203,7 +204,7 @@ def _normalize(
         _scale_rows(x, shift, begin * RUN, min(end * RUN, M), scale, move, y)
 
 
-@compiled
+@divided
 def _normalize_gradient(
     x: Matrix,
     gamma: Vector,
@@ -219,6 +220,7 @@ def _normalize_gradient(
     sums: Cube,
     stage: int,
     stop: int,
+    thread: int,
     begin: int,
     end: int,
 ) -> None:
@@ -406,7 +408,7 @@ def normalize(
     runs, size = len(sums), x.size
     most = size * 3 // 4  # registers are added up, and scaled, faster than functions compute
     stages = (runs, size // 16), (1, 0), (runs, size // 2), (1, 0), (runs, most)
-    run_stages(functools.partial(_normalize, *arrays), stages, most)
+    run_stages(_normalize, stages, most, *arrays)
     return True
 
 
@@ -437,7 +439,7 @@ def gradient(
     runs, size = len(sums), x.size
     most = size * 5 // 4
     stages = (runs, size * 3 // 4), (1, 0), (runs, most)
-    run_stages(functools.partial(_normalize_gradient, *arrays), stages, most)
+    run_stages(_normalize_gradient, stages, most, *arrays)
     return ggamma, gbeta
 
 

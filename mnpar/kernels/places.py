@@ -42,10 +42,12 @@ class Places:
     outputs: Array
     kernel: tuple[slice, slice]
 
-    def padded(self, dtype: Any) -> Array:
-        """Return zeros (height, width, C), with room for what is read behind the last cell."""
+    def padded(self, dtype: Any, threads: int) -> Array:
+        """Return zeros (threads, height, width, C), with room for what is read behind the last cell
+        of each.
+        """
         H, W, C = self.shape
-        return np.zeros((H + -(-_BEHIND // (W * C)), W, C), dtype)
+        return np.zeros((threads, H + -(-_BEHIND // (W * C)), W, C), dtype)
 
 
 _BEHIND = 16  # numbers

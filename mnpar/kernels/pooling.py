@@ -24,14 +24,15 @@ from mnpar.kernels.compiler import (
     Array4,
     Cube,
     Loop,
+    Matrix,
     Vector,
-    compiled,
+    divided,
     formula,
     has_loops,
     suits,
 )
 from mnpar.kernels.lanes import LANES, fill, larger, load, store, where_equal
-from mnpar.kernels.side_by_side import run_parts
+from mnpar.kernels.side_by_side import run_loop, threads_for
 from mnpar.kernels.windows import Numbers, Windows
 
 
@@ -68,23 +69,27 @@ def _copy(x: Any, y: Any) -> Any:
         y[i] = x[i]
 
 
-@compiled
+@divided
 def _spread(
     x: Cube,
     y: Cube,
     gy: Cube,
     gx: Cube,
-    left: Vector,
+    room: Matrix,
     kh: int,
     kw: int,
     sh: int,
     sw: int,
     ph: int,
     pw: int,
+    thread: int,
+    begin: int,
+    stop: int,
 ) -> None:
-    N, H, W = x.shape
+    H, W = x.shape[1:]
     OH, OW = y.shape[1:]
-    for n in range(N):
+    left = room[thread]
+    for n in range(begin, stop):
         gx[n, :, :] = 0.0
         for oh in range(OH):
             _copy(gy[n, oh], left)
@@ -108,13 +113,23 @@ def _spread(
                         _take(cells, most, some, gcells, np.uint64(sw), last)
 
 
-@compiled
+@divided
 def _maximum_of_pixels(
-    x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, y: Array4
+    x: Array4,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    ph: int,
+    pw: int,
+    y: Array4,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     H, W = x.shape[1:3]
-    N, OH, OW = y.shape[:3]
-    for p in range(N * OH * OW):
+    OH, OW = y.shape[1:3]
+    for p in range(begin * OH * OW, end * OH * OW):
         n, oh, ow = p // (OW * OH), p // OW % OH, p % OW
         most = y[n, oh, ow]
         most[:] = -np.inf
@@ -123,15 +138,25 @@ def _maximum_of_pixels(
                 _keep_larger(x[n, h, w], most)
 
 
-@compiled
+@divided
 def _maximum_by_registers(
-    x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, y: Array4
+    x: Array4,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    ph: int,
+    pw: int,
+    y: Array4,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     """The same, for as many channels as lanes, or more."""
     H, W, C = x.shape[1:]
-    N, OH, OW = y.shape[:3]
+    OH, OW = y.shape[1:3]
     least = fill(x.dtype.type(-np.inf))
-    for p in range(N * OH * OW):
+    for p in range(begin * OH * OW, end * OH * OW):
         n, top, left = p // (OW * OH), p // OW % OH * sh - ph, p % OW * sw - pw
         for k in range((C + LANES - 1) // LANES):
             c = min(k * LANES, C - LANES)
@@ -150,23 +175,27 @@ def _keep_larger(cells: Any, most: Any) -> Any:
         most[c] = cell if (cell > most[c]) | (cell != cell) else most[c]
 
 
-@compiled
+@divided
 def _spread_over_pixels(
     x: Array4,
     y: Array4,
     gy: Array4,
     gx: Array4,
-    left: Vector,
+    room: Matrix,
     kh: int,
     kw: int,
     sh: int,
     sw: int,
     ph: int,
     pw: int,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     H, W = x.shape[1:3]
-    N, OH, OW = y.shape[:3]
-    for n in range(N):
+    OH, OW = y.shape[1:3]
+    left = room[thread]
+    for n in range(begin, end):
         gx[n, :, :, :] = 0.0
         for p in range(OH * OW):
             oh, ow = p // OW, p % OW
@@ -178,17 +207,27 @@ def _spread_over_pixels(
                     _take(x[n, h, w], y[n, oh, ow], left, gx[n, h, w], _ONE, last)
 
 
-@compiled
+@divided
 def _spread_over_tiles(
-    x: Array4, y: Array4, gy: Array4, gx: Array4, kh: int, kw: int, sh: int, sw: int
+    x: Array4,
+    y: Array4,
+    gy: Array4,
+    gx: Array4,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     """The same where no two windows meet and there is no padding: nothing is added up."""
     H, W, C = x.shape[1:]
-    N, OH, OW = y.shape[:3]
+    OH, OW = y.shape[1:3]
     zero = fill(x.dtype.type(0))
     if kh * kw * OH * OW != H * W:
-        gx[:, :, :, :] = 0.0  # there are cells that no window sees
-    for p in range(N * OH * OW):
+        gx[begin:end, :, :, :] = 0.0  # there are cells that no window sees
+    for p in range(begin * OH * OW, end * OH * OW):
         n, top, start = p // (OW * OH), p // OW % OH * sh, p % OW * sw
         for k in range((C + LANES - 1) // LANES):
             c = min(k * LANES, C - LANES)
@@ -216,15 +255,26 @@ def _add_four(sums: Any, x: Any, o: Any) -> Any:
     )
 
 
-@compiled
+@divided
 def _sum_of_pixels(
-    x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, y: Array4
+    x: Array4,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    ph: int,
+    pw: int,
+    scale: Vector,
+    y: Array4,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     """y[window] ← the sum of what it sees, row by row, times its number of ``scale``."""
     H, W, C = x.shape[1:]
-    N, OH, OW = y.shape[:3]
+    OH, OW = y.shape[1:3]
     zero = fill(x.dtype.type(0))
-    for p in range(N * OH * OW):
+    for p in range(begin * OH * OW, end * OH * OW):
         n, top, left = p // (OW * OH), p // OW % OH * sh - ph, p % OW * sw - pw
         many = C // (4 * LANES)
         for c in range(0, many * 4 * LANES, 4 * LANES):  # cache lines are read whole
@@ -255,14 +305,25 @@ def _sum_of_pixels(
             store(y, p * C + c, scale[p % (OH * OW)] * total)
 
 
-@compiled
+@divided
 def _sum_of_few(
-    x: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, y: Array4
+    x: Array4,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    ph: int,
+    pw: int,
+    scale: Vector,
+    y: Array4,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     """The same, for fewer channels than lanes."""
     H, W = x.shape[1:3]
-    N, OH, OW = y.shape[:3]
-    for p in range(N * OH * OW):
+    OH, OW = y.shape[1:3]
+    for p in range(begin * OH * OW, end * OH * OW):
         n, oh, ow = p // (OW * OH), p // OW % OH, p % OW
         total = y[n, oh, ow]
         total[:] = 0.0
@@ -280,33 +341,55 @@ def _add(x: Any, share: Any, y: Any) -> Any:
         y[i] += share * x[i]
 
 
-@compiled
+@divided
 def _spread_among_few(
-    y: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, x: Array4
+    y: Array4,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    ph: int,
+    pw: int,
+    scale: Vector,
+    x: Array4,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     """x[pixel] ← the sum over the windows that see it of y times the number of ``scale``, for fewer
     channels than lanes.
     """
     H, W = x.shape[1:3]
-    N, OH, OW = y.shape[:3]
-    x[:, :, :, :] = 0.0
-    for p in range(N * OH * OW):
+    OH, OW = y.shape[1:3]
+    x[begin:end, :, :, :] = 0.0
+    for p in range(begin * OH * OW, end * OH * OW):
         n, oh, ow = p // (OW * OH), p // OW % OH, p % OW
         for h in range(max(0, oh * sh - ph), min(H, oh * sh - ph + kh)):
             for w in range(max(0, ow * sw - pw), min(W, ow * sw - pw + kw)):
                 _add(y[n, oh, ow], scale[oh * OW + ow], x[n, h, w])
 
 
-@compiled
+@divided
 def _spread_sums(
-    y: Array4, kh: int, kw: int, sh: int, sw: int, ph: int, pw: int, scale: Vector, x: Array4
+    y: Array4,
+    kh: int,
+    kw: int,
+    sh: int,
+    sw: int,
+    ph: int,
+    pw: int,
+    scale: Vector,
+    x: Array4,
+    thread: int,
+    first_sample: int,
+    last_sample: int,
 ) -> None:
     """x[pixel] ← the sum over the windows that see it of y times the number of ``scale``."""
-    N, H, W, C = x.shape
+    H, W, C = x.shape[1:]
     OH, OW = y.shape[1:3]
     zero = fill(x.dtype.type(0))
     many = (C + LANES - 1) // LANES
-    for n in range(N):
+    for n in range(first_sample, last_sample):
         first = end = 0
         for h in range(H):
             first, end = _next_windows(first, end, h + ph, kh, sh, OH)
@@ -352,12 +435,8 @@ def maximum(x: Array, windows: Windows) -> Array | None:
         return None
     y = empty_images(x.shape[:2] + windows.out, x.dtype)
     loop = _maximum_of_pixels if x.shape[1] < LANES else _maximum_by_registers
-    out = as_pixels(y)
-
-    def compute(n: slice) -> None:
-        loop(pixels[n], *windows.numbers, out[n])
-
-    run_parts(compute, len(x), 2 * x.size)
+    threads = threads_for(len(x), 2 * x.size)
+    run_loop(loop, len(x), threads, pixels, *windows.numbers, as_pixels(y))
     return y
 
 
@@ -395,12 +474,8 @@ def _scaled(loop: Loop, x: Array, windows: Windows, scale: Array | float, size: 
     y = empty_images((len(x), x.shape[3], *size), x.dtype)
     scales = np.empty(windows.out, x.dtype)
     scales[...] = scale
-    out = as_pixels(y)
-
-    def compute(n: slice) -> None:
-        loop(x[n], *windows.numbers, scales, out[n])
-
-    run_parts(compute, len(x), x.size + y.size)
+    threads = threads_for(len(x), x.size + y.size)
+    run_loop(loop, len(x), threads, x, *windows.numbers, scales, as_pixels(y))
     return y
 
 
@@ -412,26 +487,21 @@ def spread_maximum(x: Array, y: Array, gy: Array, windows: Windows) -> Array | N
         return None
     if is_channels_last(x) and has_loops(x, y, gy):
         gx = empty_images(x.shape, x.dtype)
-        parts = [as_pixels(z) for z in (x, y, gy, gx)]
-        by_tiles = windows.is_disjoint and not any(windows.pad) and x.shape[1] >= LANES
-
-        def compute(n: slice) -> None:
-            some = [z[n] for z in parts]
-            if by_tiles:
-                _spread_over_tiles(*some, *windows.K, *windows.stride)
-            else:
-                _spread_over_pixels(*some, np.empty(x.shape[1], x.dtype), *windows.numbers)
-
+        arrays = [as_pixels(z) for z in (x, y, gy, gx)]
+        if windows.is_disjoint and not any(windows.pad) and x.shape[1] >= LANES:
+            loop, given, room = _spread_over_tiles, (*windows.K, *windows.stride), None
+        else:
+            loop, given, room = _spread_over_pixels, windows.numbers, x.shape[1]
     elif suits(x, y, gy):
         gx = np.empty_like(x)
         image, out = (-1, *windows.size), (-1, *windows.out)
-        parts = [x.reshape(image), y.reshape(out), gy.reshape(out), gx.reshape(image)]
-
-        def compute(n: slice) -> None:
-            left = np.empty(windows.out[1], x.dtype)
-            _spread(*[z[n] for z in parts], left, *windows.numbers)
-
+        arrays = [x.reshape(image), y.reshape(out), gy.reshape(out), gx.reshape(image)]
+        loop, given, room = _spread, windows.numbers, windows.out[1]
     else:
         return None
-    run_parts(compute, len(parts[0]), 2 * (x.size + y.size))
+    N = len(arrays[0])
+    threads = threads_for(N, 2 * (x.size + y.size))
+    if room is not None:
+        arrays.append(np.empty((threads, room), x.dtype))
+    run_loop(loop, N, threads, *arrays, *given)
     return gx

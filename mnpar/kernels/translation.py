@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 SYMBOL = "loop"
 OPTIONS: dict[str, Any] = {
@@ -44,7 +44,12 @@ CALLED = (
 _KINDS = {"float32": "f", "float64": "f", "int64": "i"}
 
 
-def translate(numba: Any, loop: FunctionType, kinds: Sequence[Any], fastmath: Any) -> bytes:
+Entry: TypeAlias = Literal["whole", "parts", "address"]
+
+
+def translate(
+    numba: Any, loop: FunctionType, kinds: Sequence[Any], fastmath: Any, entry: Entry = "whole"
+) -> bytes:
     """Return object code with the function ``SYMBOL``, which Python calls with the loop's arguments
     (``METH_FASTCALL``; its ``self`` is the class ``ndarray``). It returns a status, which is not 0
     if an argument is not what the loop takes.
@@ -54,6 +59,11 @@ def translate(numba: Any, loop: FunctionType, kinds: Sequence[Any], fastmath: An
         loop: what is compiled; its formulas are numba's functions already.
         kinds: numba's types of its arguments; a tuple's numbers are arguments of their own.
         fastmath: what numba may do to sums and products.
+        entry: ``"parts"``: the loop's last arguments, a thread, a first thing and an end, are given
+            by a pool (pool.py), and Python gives in their place how many things there are, of
+            parts and of threads, and the address of a pool, which is not looked at if there is one
+            thread;
+            ``"address"``: compiled code calls ``SYMBOL`` with the loop's arguments, integers all.
 
     Raises:
         TypeError: the loop allocates memory or calls Python.
@@ -76,7 +86,9 @@ def translate(numba: Any, loop: FunctionType, kinds: Sequence[Any], fastmath: An
         )
         library = compiled.library
         module = library.create_ir_module(SYMBOL)
-        _write_entry(numba, module, compiled, kinds)
+        (_write_plain_entry if entry == "address" else _write_entry)(
+            numba, module, compiled, kinds, *([entry == "parts"] if entry != "address" else [])
+        )
         library.add_ir_module(module)
         library.finalize()
         needed = [f.name for f in library._final_module.functions if f.is_declaration]
@@ -87,12 +99,87 @@ def translate(numba: Any, loop: FunctionType, kinds: Sequence[Any], fastmath: An
     return code
 
 
-def _write_entry(numba: Any, module: Any, compiled: Any, kinds: Sequence[Any]) -> None:
+def _write_plain_entry(numba: Any, module: Any, compiled: Any, kinds: Sequence[Any]) -> None:
+    """Write a function of integers that calls the loop."""
+    from llvmlite import ir
+
+    number = ir.IntType(64)
+    entry = ir.Function(module, ir.FunctionType(ir.VoidType(), [number] * len(kinds)), SYMBOL)
+    builder = ir.IRBuilder(entry.append_basic_block())
+    _call_loop(numba, builder, compiled, kinds, entry.args)
+    builder.ret_void()
+
+
+def _call_loop(
+    numba: Any, builder: Any, compiled: Any, kinds: Sequence[Any], values: Sequence[Any]
+) -> Any:
+    """Call the loop; return its status."""
+    from llvmlite import ir
+
+    context = compiled.target_context
+    function = context.declare_function(builder.module, compiled.fndesc)
+    status, _ = context.call_conv.call_function(builder, function, numba.types.none, kinds, values)
+    return builder.sext(status.code, ir.IntType(64))
+
+
+_JOB = 9  # numbers of a job (pool.py)
+
+
+def _call_in_parts(
+    numba: Any,
+    builder: Any,
+    compiled: Any,
+    kinds: Sequence[Any],
+    values: Sequence[Any],
+    divides: Sequence[Any],
+) -> Any:
+    """Call the loop for all things at once, or let a pool call it for parts of them; return a
+    status.
+    """
+    from llvmlite import ir
+
+    module, number, cgutils = builder.module, ir.IntType(64), numba.core.cgutils
+    given = ir.LiteralStructType([x.type for x in values])
+    N, parts, threads, pool = divides
+
+    part = ir.Function(module, ir.FunctionType(number, [number] * 4), "part")
+    part.linkage = "internal"
+    inner = ir.IRBuilder(part.append_basic_block())
+    place, *which = part.args
+    packed = inner.load(inner.inttoptr(place, given.as_pointer()))
+    unpacked = [inner.extract_value(packed, k) for k in range(len(values))]
+    inner.ret(_call_loop(numba, inner, compiled, kinds, [*unpacked, *which]))
+
+    arguments = cgutils.alloca_once(builder, given)
+    for k, value in enumerate(values):
+        index = [ir.Constant(ir.IntType(32), i) for i in (0, k)]
+        builder.store(value, builder.gep(arguments, index))
+    job = cgutils.alloca_once(builder, ir.ArrayType(number, _JOB))
+    status = cgutils.alloca_once(builder, number)
+    zero = ir.Constant(number, 0)
+    places = [builder.ptrtoint(x, number) for x in (part, arguments, job)]
+    several = builder.icmp_signed(">", threads, ir.Constant(number, 1))
+    with builder.if_else(several, likely=False) as (then, otherwise):
+        with then:
+            kind = ir.FunctionType(ir.VoidType(), [number] * 7)
+            divide = builder.load(builder.inttoptr(pool, number.as_pointer()))
+            function = builder.inttoptr(divide, kind.as_pointer())
+            builder.call(function, [pool, *places[:2], N, parts, threads, places[2]])
+            last = builder.gep(job, [ir.Constant(number, i) for i in (0, _JOB - 1)])
+            builder.store(builder.load(last), status)
+        with otherwise:
+            builder.store(builder.call(part, [places[1], zero, zero, N]), status)
+    return builder.load(status)
+
+
+def _write_entry(
+    numba: Any, module: Any, compiled: Any, kinds: Sequence[Any], in_parts: bool
+) -> None:
     """Write the function that checks and reads the arguments and calls the loop."""
     from llvmlite import ir
 
     types, context = numba.types, compiled.target_context
-    small, number, real = ir.IntType(32), ir.IntType(64), ir.DoubleType()
+    number, real = ir.IntType(64), ir.DoubleType()
     pointer = ir.IntType(8).as_pointer()
     entry = ir.Function(
         module, ir.FunctionType(pointer, [pointer, pointer.as_pointer(), number]), SYMBOL
@@ -105,11 +192,11 @@ def _write_entry(numba: Any, module: Any, compiled: Any, kinds: Sequence[Any]) -
         return builder.call(numba.core.cgutils.get_or_insert_function(module, kind, name), args)
 
     def leave(status: Any) -> None:
-        builder.ret(call("PyLong_FromLong", pointer, builder.sext(status, number)))
+        builder.ret(call("PyLong_FromLong", pointer, status))
 
     def require(test: Any) -> None:
         with builder.if_then(builder.not_(test), likely=False):
-            leave(ir.Constant(small, 1))
+            leave(ir.Constant(number, 1))
 
     def converted(place: Any, kind: Any) -> Any:
         """The number in an object of Python; what is none makes the call raise its error."""
@@ -123,13 +210,15 @@ def _write_entry(numba: Any, module: Any, compiled: Any, kinds: Sequence[Any]) -
                 builder.ret(pointer(None))
         return found if kind != types.float32 else builder.fptrunc(found, ir.FloatType())
 
-    sizes = [kind.count if isinstance(kind, types.UniTuple) else 1 for kind in kinds]
+    # in place of a loop's last three, how many things there are, of parts, of threads, and a pool
+    given_kinds = [*kinds, types.int64] if in_parts else kinds
+    sizes = [kind.count if isinstance(kind, types.UniTuple) else 1 for kind in given_kinds]
     require(builder.icmp_signed("==", count, ir.Constant(number, sum(sizes))))
     places = iter(
         [builder.load(builder.gep(given, [ir.Constant(number, k)])) for k in range(sum(sizes))]
     )
     values = []
-    for kind in kinds:
+    for kind in given_kinds:
         if isinstance(kind, types.Array):
             array = next(places)
             # one after the other: what is no array has no fields to look at
@@ -142,10 +231,12 @@ def _write_entry(numba: Any, module: Any, compiled: Any, kinds: Sequence[Any]) -
         else:
             values.append(converted(next(places), kind))
     state = call("PyEval_SaveThread", pointer)
-    function = context.declare_function(module, compiled.fndesc)
-    status, _ = context.call_conv.call_function(builder, function, types.none, kinds, values)
+    if in_parts:
+        status = _call_in_parts(numba, builder, compiled, kinds, values[:-4], values[-4:])
+    else:
+        status = _call_loop(numba, builder, compiled, kinds, values)
     call("PyEval_RestoreThread", ir.VoidType(), state)
-    leave(status.code)
+    leave(status)
 
 
 def _field(builder: Any, place: Any, offset: int, kind: Any) -> Any:

@@ -100,9 +100,12 @@ ATTENTION_QUERIES = 64  # of a block of causal attention; of others twice as man
 ATTENTION_LEAST_QUERIES = 32  # of any block, however many the keys
 ATTENTION_LOOP_MOST = 2**19  # multiplications of both products: more are faster by BLAS
 
-# Loops on several threads (side_by_side.py): benchmark "steps" with --threads 2.
-# numbers for each thread, at least, which take some 50 µs: to wake one takes 10 to 35
-LOOP_THREAD_LEAST = 2**19
+# Loops on several threads (side_by_side.py, pool.py): benchmark "steps" with --threads 2.
+# numbers for each thread, at least, which take some 5 µs: one that spins begins after 1
+LOOP_THREAD_LEAST = 2**14
+PART_THREAD_LEAST = 2**19  # the same, of parts in Python, for whose lock a thread waits
+POOL_SPIN = 30  # µs for which a thread spins before it sleeps
+PARTS_OF_THREAD = 3  # parts of a loop for each thread: one that comes late takes fewer
 
 # The LSTM's cell: benchmark "functions" (LSTM).
 LSTM_BLOCKED_BYTES = 2**15  # of the gates: fewer are computed at once

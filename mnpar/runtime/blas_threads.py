@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from mnpar.runtime.system import usable_cores
+
 # OpenBLAS's threads keep their cores busy for tens of milliseconds after a product; compiled loops
 # on several threads then share cores with threads that do nothing: on two cores a step of a ResNet
 # takes 1.4 times as long. So ranks that mnpar starts let them sleep after 2¹⁶ ticks of the clock,
@@ -133,6 +135,32 @@ def threads_of_loops() -> int:
     this rank's share of the cores.
     """
     return _told() or large_products.share
+
+
+class Neighbours:
+    """Who shares the cores of this process.
+
+    Attributes:
+        ranks: on this machine that may run on the same cores, this one among them.
+    """
+
+    def __init__(self) -> None:
+        self.ranks = 1
+
+
+neighbours = Neighbours()
+
+
+def cores_are_free() -> bool:
+    """Return whether each thread of each rank here can have a core: then one that waits may keep
+    it busy.
+    """
+    return neighbours.ranks * threads_of_loops() <= _cores()
+
+
+@functools.cache
+def _cores() -> int:
+    return len(usable_cores())
 
 
 @functools.cache

@@ -1,6 +1,9 @@
 """Parts of compiled loops on several threads."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -8,15 +11,19 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.kernels import side_by_side, tuning
-from mnpar.kernels.side_by_side import run_parts, run_stages
+from mnpar.kernels import compiler, side_by_side, tuning
+from mnpar.kernels.compiler import Matrix, Vector, divided
+from mnpar.kernels.side_by_side import run_loop, run_parts, run_stages
 from mnpar.runtime import blas_threads
+
+needs_loops = pytest.mark.skipif(not compiler.is_usable(), reason="numba is not installed")
 
 
 @pytest.fixture
 def use_threads(monkeypatch):
     """Lets loops have so many threads, however small they are."""
     monkeypatch.setattr(tuning, "LOOP_THREAD_LEAST", 1)
+    monkeypatch.setattr(tuning, "PART_THREAD_LEAST", 1)
     return lambda n: monkeypatch.setattr(side_by_side, "threads_of_loops", lambda: n)
 
 
@@ -39,7 +46,7 @@ def test_the_parts_are_all_there_once(N, threads, use_threads):
 def test_few_numbers_stay_on_one_thread(monkeypatch):
     monkeypatch.setattr(side_by_side, "threads_of_loops", lambda: 4)
     parts = []
-    run_parts(parts.append, 10, size=2 * tuning.LOOP_THREAD_LEAST - 1)
+    run_parts(parts.append, 10, size=2 * tuning.PART_THREAD_LEAST - 1)
     assert parts == [slice(0, 10)]
 
 
@@ -65,8 +72,12 @@ def test_an_error_is_raised_when_all_parts_have_ended(first, use_threads):
 def test_a_part_that_asks_for_parts_computes_them_itself(use_threads):
     use_threads(2)
     found = []
+    other_began = threading.Event()
 
     def work(part):
+        if not part.start:
+            other_began.wait(10)
+        other_began.set()
         run_parts(lambda inner: found.append((part.start, inner, threading.get_ident())), 4, 100)
 
     run_parts(work, 2, size=100)
@@ -94,19 +105,139 @@ def test_ranks_that_are_threads_share_the_threads(use_threads):
     assert (x == 50).all()
 
 
+@divided
+def _sort_out(x: Vector, y: Vector, stage: int, stop: int, thread: int, begin: int, end: int):
+    if stage <= 0 < stop:
+        for i in range(begin, end):
+            x[i] *= 2.0
+    if stage <= 1 < stop:
+        for i in range(begin, end):
+            y[i] = x[x.size - 1 - i]
+
+
+@divided
+def _count(x: Vector, room: Matrix, thread: int, begin: int, end: int):
+    for i in range(begin, end):
+        x[i] += 1.0
+        room[thread, i] += 1.0
+
+
+@needs_loops
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_stage_begins_when_the_one_before_has_ended(threads, use_threads):
     use_threads(threads)
-    x, y = np.arange(7), np.zeros(7, int)
-
-    def work(stage, stop, begin, end):
-        if stage <= 0 < stop:
-            x[begin:end] *= 2
-        if stage <= 1 < stop:
-            y[begin:end] = x[::-1][begin:end]
-
-    run_stages(work, [(7, 100), (7, 100)], 100)
+    x, y = np.arange(7.0), np.zeros(7)
+    run_stages(_sort_out, [(7, 100), (7, 100)], 100, x, y)
     assert y.tolist() == [12, 10, 8, 6, 4, 2, 0]
+
+
+@needs_loops
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+@pytest.mark.parametrize("N", [1, 2, 7, 1000])
+@pytest.mark.parametrize("each", [1, 5])
+def test_a_loop_computes_each_thing_once(N, threads, each):
+    for _ in range(100):  # so that threads beside come in at any time
+        x, room = np.zeros(N), np.zeros((threads, N))
+        run_loop(_count, N, threads, x, room, each=each)
+        assert (x == 1).all()
+        assert (room.sum(0) == 1).all()
+
+
+@needs_loops
+def test_threads_of_a_pool_take_parts_of_a_loop():
+    N = 2**20
+    for _ in range(1000):
+        x, room = np.zeros(N), np.zeros((2, N))
+        run_loop(_count, N, 2, x, room)
+        if room[1].any():
+            return
+    pytest.fail("the thread beside computed nothing")
+
+
+@needs_loops
+def test_a_divided_loop_says_which_arrays_it_takes():
+    with pytest.raises(TypeError, match="_count takes contiguous arrays"):
+        run_loop(_count, 4, 2, np.zeros(8)[::2], np.zeros((2, 4)))
+
+
+@needs_loops
+def test_ranks_that_are_threads_share_a_pool():
+    found = []
+
+    def rank():
+        x, room = np.zeros(300), np.zeros((3, 300))
+        for _ in range(500):
+            run_loop(_count, 300, 3, x, room)
+        found.append((x == 500).all() and (room.sum(0) == 500).all())
+
+    ranks = [threading.Thread(target=rank) for _ in range(6)]
+    for each in ranks:
+        each.start()
+    for each in ranks:
+        each.join()
+    assert found == [True] * 6
+
+
+@needs_loops
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_loops_of_a_forked_process_have_threads_of_its_own():
+    x, room = np.zeros(300), np.zeros((3, 300))
+    run_loop(_count, 300, 3, x, room)
+    child = os.fork()
+    if not child:
+        try:
+            for _ in range(100):
+                run_loop(_count, 300, 3, x, room)
+        finally:
+            os._exit(int(x[0]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 101
+
+
+@needs_loops
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+    ],
+)
+@pytest.mark.parametrize("rests", ["", "time.sleep(0.05)"], ids=["spins", "sleeps"])
+def test_a_process_ends_whatever_its_threads_do(end, status, rests):
+    program = f"""
+import os, signal, sys, time
+import numpy as np
+import mnpar.functions as F
+from mnpar.kernels import tuning
+tuning.LOOP_THREAD_LEAST = 1
+for _ in range(20):
+    F.relu(np.zeros(100_000, "f"))
+{rests}
+{end}
+"""
+    given = {**os.environ, "OMP_NUM_THREADS": "3", "MNPAR_KERNELS": "numba"}
+    ended = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True)
+    assert ended.returncode == status, ended.stderr.decode()
+
+
+@pytest.mark.parametrize(("ranks", "spins"), [(1, True), (2, False)])
+def test_threads_spin_only_where_all_ranks_have_cores_for_theirs(ranks, spins, monkeypatch):
+    monkeypatch.setattr(blas_threads, "threads_of_loops", lambda: 2)
+    monkeypatch.setattr(blas_threads, "_cores", lambda: 3)
+    monkeypatch.setattr(blas_threads.neighbours, "ranks", ranks)
+    assert blas_threads.cores_are_free() == spins
+
+
+@needs_loops
+def test_threads_that_do_not_spin_compute_the_same(monkeypatch):
+    monkeypatch.setattr(side_by_side, "cores_are_free", lambda: False)
+    for _ in range(100):
+        x, room = np.zeros(1000), np.zeros((3, 1000))
+        run_loop(_count, 1000, 3, x, room)
+        assert (x == 1).all()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
