@@ -229,7 +229,7 @@ def folder_here() -> Path:
     return folder_of_all() / f"{name}-{key}"
 
 
-_MAKERS = ("atomics.py", "compiler.py", "lanes.py", "translation.py")
+_MAKERS = ("atomics.py", "compiler.py", "lanes.py", "products.py", "translation.py")
 
 
 def is_proven(folder: Path) -> bool:

@@ -9,18 +9,22 @@ odd powers.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
+from mnpar.autograd.tape import advance_transfers
 from mnpar.backend import Array, empty_aligned
 from mnpar.kernels import tuning, winograd
 from mnpar.kernels.columns import advance_between
-from mnpar.kernels.compiler import Array4, Matrix, Vector, compiled, formula
+from mnpar.kernels.compiler import Array4, Cube, Matrix, Vector, divided, formula
 from mnpar.kernels.lanes import LANES, fill, load, store
-from mnpar.kernels.side_by_side import run_parts
+from mnpar.kernels.products import gemm_of, multiply
+from mnpar.kernels.side_by_side import run_loop, threads_for
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Windows
+from mnpar.runtime.blas_threads import one_thread_each
 
 _P, _Q = winograd.POINTS[3][1], winograd.POINTS[3][3]
 _PP, _QQ = _P * _P, _Q * _Q
@@ -114,10 +118,10 @@ def _channel(k: Any, channels: Any) -> Any:
     return min(k * LANES, channels - LANES)
 
 
-@compiled
+@formula
 def _transform_inputs(
-    x: Array4, ph: int, pw: int, OH: int, OW: int, first: int, tiles: int, seen: Matrix, d: Vector
-) -> None:
+    x: Any, ph: Any, pw: Any, OH: Any, OW: Any, first: Any, tiles: Any, seen: Any, d: Any
+) -> Any:
     """seen[place, tile, c] ← B x Bᵀ of ``tiles`` tiles from the ``first`` on."""
     H, W, C = x.shape[1:]
     rows, columns, step = (OH + 3) // 4, (OW + 3) // 4, seen.shape[1]
@@ -147,10 +151,8 @@ def _transform_inputs(
                 _store_six(seen, 6 * a * step + r * C + c, step, _inputs_along(v6))
 
 
-@compiled
-def _transform_outputs(
-    products: Matrix, first: int, tiles: int, bias: Vector, y: Array4, d: Vector
-) -> None:
+@formula
+def _transform_outputs(products: Any, first: Any, tiles: Any, bias: Any, y: Any, d: Any) -> Any:
     """y ← A m Aᵀ + bias of products[place, tile, k], of ``tiles`` tiles from the ``first`` on."""
     OH, OW, K = y.shape[1:]
     rows, columns, step = (OH + 3) // 4, (OW + 3) // 4, products.shape[1]
@@ -177,8 +179,8 @@ def _transform_outputs(
                     store(y, o + 3 * K, v3 + move)
 
 
-@compiled
-def _transpose_outputs(y: Array4, first: int, tiles: int, given: Matrix, d: Vector) -> None:
+@formula
+def _transpose_outputs(y: Any, first: Any, tiles: Any, given: Any, d: Any) -> Any:
     """given[place, tile, k] ← Aᵀ y A: the transpose of :func:`_transform_outputs`."""
     OH, OW, K = y.shape[1:]
     rows, columns, step = (OH + 3) // 4, (OW + 3) // 4, given.shape[1]
@@ -207,9 +209,93 @@ def _transpose_outputs(y: Array4, first: int, tiles: int, given: Matrix, d: Vect
                 _store_six(given, b * step + r * K + c, 6 * step, _given_along(v0, v1, v2, v3))
 
 
+# Tiles are computed in parts, of which each stays in the cache with what is made of it; which these
+# are does not depend on the number of threads, since the last bits of a product may depend on how
+# many rows it has.
+
+
+@formula
+def _begin(part: Any, parts: Any, tiles: Any) -> Any:
+    """The first tile of a part."""
+    return tiles * part // parts
+
+
+@divided
+def _convolve(
+    x: Array4,
+    ph: int,
+    pw: int,
+    tiles: int,
+    parts: int,
+    first_part: int,
+    gemm: int,
+    filters: Cube,
+    bias: Vector,
+    y: Array4,
+    all_seen: Cube,
+    all_products: Cube,
+    room: Matrix,
+    thread: int,
+    begin: int,
+    end: int,
+) -> None:
+    OH, OW = y.shape[1:3]
+    C, K = filters.shape[1:]
+    seen = all_seen[thread]
+    products = all_products[thread]
+    d = room[thread]
+    for part in range(first_part + begin, first_part + end):
+        first = _begin(part, parts, tiles)
+        some = _begin(part + 1, parts, tiles) - first
+        _transform_inputs(x, ph, pw, OH, OW, first, some, seen, d)
+        for p in range(_PLACES):
+            i, j, k = p * seen.shape[1], p * C * K, p * products.shape[1]
+            multiply(gemm, False, some, K, C, seen, i, filters, j, False, products, k)
+        _transform_outputs(products, first, some, bias, y, d)
+
+
+@divided
+def _gradient(
+    x: Array4,
+    y: Array4,
+    ph: int,
+    pw: int,
+    tiles: int,
+    parts: int,
+    blocks: int,
+    gemm: int,
+    totals: Array4,
+    all_seen: Cube,
+    all_given: Cube,
+    room: Matrix,
+    thread: int,
+    begin: int,
+    end: int,
+) -> None:
+    """totals[block] ← Σ seenᵀ given over the tiles of a block of parts."""
+    OH, OW = y.shape[1:3]
+    C, K = totals.shape[2:]
+    seen = all_seen[thread]
+    given = all_given[thread]
+    d = room[thread]
+    for block in range(begin, end):
+        start = _begin(block, blocks, parts)
+        for part in range(start, _begin(block + 1, blocks, parts)):
+            first = _begin(part, parts, tiles)
+            some = _begin(part + 1, parts, tiles) - first
+            _transform_inputs(x, ph, pw, OH, OW, first, some, seen, d)
+            _transpose_outputs(y, first, some, given, d)
+            for p in range(_PLACES):
+                i, j = p * seen.shape[1], p * given.shape[1]
+                k = (block * _PLACES + p) * C * K
+                multiply(gemm, True, C, K, some, seen, i, given, j, part > start, totals, k)
+
+
 def is_faster(windows: Windows, N: int, C: int, K: int) -> bool:
     """Return whether this takes less time than products with columns."""
     if {*windows.K} != {3} or {*windows.stride, *windows.dilate} != {1} or min(C, K) < LANES:
+        return False
+    if not gemm_of("f"):
         return False
     tiles, outputs = N * _tiles(windows), N * windows.out[0] * windows.out[1]
     touch = tuning.WINOGRAD_LOOP_TOUCH
@@ -223,31 +309,25 @@ def _tiles(windows: Windows) -> int:
     return -(-OH // 4) * -(-OW // 4)
 
 
-class _Places:
-    """Memory for the numbers of some tiles: a matrix for each place.
+def _room(threads: int, tiles: int, channels: int, dtype: Any) -> Array:
+    """Return room for the numbers of some tiles, for each thread: (threads, places, numbers).
 
     Places are not a power of two apart, where they would share the lines of a cache.
     """
-
-    def __init__(self, tiles: int, channels: int, dtype: Any) -> None:
-        size = tiles * channels
-        line = 64 // dtype.itemsize
-        step = -(-size // line) * line
-        step += line * (1 + (step // line) % 2)  # an odd number of lines
-        self.all = empty_aligned((_PLACES, step), dtype)
-        self.channels = channels
-
-    def matrices(self, tiles: int) -> Array:
-        """The matrices (place, tiles, channels)."""
-        return self.all[:, : tiles * self.channels].reshape(_PLACES, tiles, self.channels)
+    line = 64 // dtype.itemsize
+    step = -(-tiles * channels // line) * line
+    step += line * (1 + (step // line) % 2)  # an odd number of lines
+    return empty_aligned((threads, _PLACES, step), dtype)
 
 
-def _parts(windows: Windows, N: int, channels: int, dtype: Any, least: int) -> list[slice]:
-    """All tiles, in parts of which each stays in the cache with what is made of it; but no smaller
-    than ``least`` bytes, which are read for each.
+def _parts(tiles: int, channels: int, dtype: Any, least: int) -> int:
+    """Return in how many parts the tiles are, of which each stays in the cache with what is made of
+    it, but is no smaller than ``least`` bytes, which are read for each: as many for each of two or
+    four threads.
     """
-    tile = _PLACES * channels * dtype.itemsize
-    return list(even_slices(N * _tiles(windows), max(tuning.WINOGRAD_LOOP_BYTES, least) // tile))
+    some = max(tuning.WINOGRAD_LOOP_BYTES, least) // (_PLACES * channels * dtype.itemsize)
+    parts: int = -(-tiles // max(some, 1))
+    return min(tiles, -(-parts // _BLOCKS) * _BLOCKS)
 
 
 def convolve(x: Array, filters: Array, bias: Array, windows: Windows, y: Array) -> None:
@@ -255,49 +335,39 @@ def convolve(x: Array, filters: Array, bias: Array, windows: Windows, y: Array) 
     them, into y (N, OH, OW, K).
     """
     C, K = filters.shape[1:]
-    parts = _parts(windows, len(x), C + K, x.dtype, filters.nbytes)
-    many = parts[0].stop if parts else 0
-
-    def compute(some: slice) -> None:
-        seen, products = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
-        room = np.empty(_PLACES * LANES, x.dtype)  # for a tile of a register
-        own = parts[some]
-        # another thread has no transfers
-        for part in iter(own) if some.start else advance_between(own):
-            first, tiles = part.start, part.stop - part.start
-            _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all, room)
-            np.matmul(seen.matrices(tiles), filters, out=products.matrices(tiles))
-            _transform_outputs(products.all, first, tiles, bias, y, room)
-
-    run_parts(compute, len(parts), x.size * K // 4, multiplies=True)
+    tiles = len(x) * _tiles(windows)
+    parts = _parts(tiles, C + K, x.dtype, filters.nbytes)
+    if not parts:
+        return
+    threads = threads_for(parts, x.size * K // 4)
+    many = -(-tiles // parts)
+    rooms = [_room(threads, many, channels, x.dtype) for channels in (C, K)]
+    rooms.append(np.empty((threads, _PLACES * LANES), x.dtype))  # for a tile of a register
+    gemm = gemm_of(x.dtype.char)
+    with one_thread_each if threads > 1 else contextlib.nullcontext():
+        for some in advance_between(even_slices(parts, 2 * threads)):
+            numbers = *windows.pad, tiles, parts, some.start, gemm
+            arrays = x, *numbers, filters, bias, y, *rooms
+            run_loop(_convolve, some.stop - some.start, threads, *arrays)
 
 
 def gradient(x: Array, y: Array, windows: Windows) -> Array:
     """The gradient of filters (K, C, 3, 3) from x (N, H, W, C) and the gradient of y."""
     C, K = x.shape[3], y.shape[3]
-    size = _PLACES * C * K * x.itemsize
-    parts = _parts(windows, len(x), C + K, x.dtype, 2 * size)
-    many = parts[0].stop if parts else 0
-    blocks = list(even_slices(len(parts), -(-len(parts) // _BLOCKS)))
-    totals = np.empty((len(blocks), _PLACES, C, K), x.dtype)
-
-    def compute(some: slice) -> None:
-        seen, given = _Places(many, C, x.dtype), _Places(many, K, x.dtype)
-        room = np.empty(_PLACES * LANES, x.dtype)  # for a tile of a register
-        product = np.empty(totals.shape[1:], x.dtype)
-        for total, block in zip(totals[some], blocks[some], strict=True):
-            own = parts[block]
-            for part in iter(own) if some.start else advance_between(own):
-                first, tiles = part.start, part.stop - part.start
-                _transform_inputs(x, *windows.pad, *windows.out, first, tiles, seen.all, room)
-                _transpose_outputs(y, first, tiles, given.all, room)
-                is_first = part is own[0]
-                met, out = seen.matrices(tiles).swapaxes(1, 2), total if is_first else product
-                np.matmul(met, given.matrices(tiles), out=out)
-                if not is_first:
-                    total += product
-
-    run_parts(compute, len(blocks), x.size * K // 4, multiplies=True)
+    tiles = len(x) * _tiles(windows)
+    parts = _parts(tiles, C + K, x.dtype, 2 * _PLACES * C * K * x.itemsize)
+    blocks = min(parts, _BLOCKS)
+    totals = np.empty((blocks, _PLACES, C, K), x.dtype)
+    if parts:
+        threads = threads_for(blocks, x.size * K // 4)
+        many = -(-tiles // parts)
+        rooms = [_room(threads, many, channels, x.dtype) for channels in (C, K)]
+        rooms.append(np.empty((threads, _PLACES * LANES), x.dtype))
+        gemm = gemm_of(x.dtype.char)
+        arrays = x, y, *windows.pad, tiles, parts, blocks, gemm, totals, *rooms
+        with one_thread_each if threads > 1 else contextlib.nullcontext():
+            run_loop(_gradient, blocks, threads, *arrays)
+        advance_transfers()
     total = totals[0] if blocks else np.zeros(totals.shape[1:], x.dtype)
     for other in totals[1:]:
         total += other

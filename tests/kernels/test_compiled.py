@@ -2,6 +2,7 @@
 not take; and where and when they are compiled.
 """
 
+import gc
 import os
 import re
 import subprocess
@@ -576,20 +577,21 @@ def mixed(x: Vector, y: Matrix, places: Integers, sums: Doubles, n: int) -> None
 
 
 @needs_numba
-def test_what_python_reads_of_a_loop_at_its_end_is_never_freed():
+def test_what_python_reads_of_a_loop_at_its_end_is_never_freed(monkeypatch):
+    loaded, keep = [], machine_code.keep
+    monkeypatch.setattr(machine_code, "keep", lambda x: loaded.append(x) or keep(x))
+
     @compiled
     def double(x: Vector) -> None:
         for i in range(x.size):
             x[i] *= 2.0
 
     double(np.ones(3))
-    library, definition = machine_code._LOADED.pop()
-    read = weakref.ref(definition)
-    del definition
-    try:
-        assert read() is not None
-    finally:
-        machine_code._LOADED.append((library, read()))
+    read = [weakref.ref(thing) for thing in loaded]
+    assert len(read) == 2  # the library and the definition
+    loaded.clear()
+    gc.collect()
+    assert all([thing() is not None for thing in read])
 
 
 @needs_numba
