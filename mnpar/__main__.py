@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import inspect
 import math
 import runpy
 import sys
 from pathlib import Path
 from typing import NoReturn
 
-from mnpar import __version__, doctor, launch
+from mnpar import __version__, doctor, launch, random
 from mnpar.communicators.communicator import Communicator
 from mnpar.errors import DatasetError, LauncherError
 from mnpar.launch import parse_args
@@ -135,10 +136,18 @@ def _plan_of(args: argparse.Namespace, whole: argparse.ArgumentParser) -> int:
     make = runpy.run_path(file, run_name="mnpar_plan").get(name)
     if not callable(make):
         whole.error(f"{file} has no function {name!r}")
+    try:
+        inspect.signature(make).bind(None)
+    except TypeError:
+        whole.error(
+            f"{name} takes the mesh and returns the model: "
+            f"def {name}(mesh): return mnpar.parallelize(Model(), mesh, RULES)"
+        )
     if args.rank is not None and not 0 <= args.rank < ranks:
         whole.error(f"--rank is 0 to {ranks - 1}, not {args.rank}")
 
     def plan(comm: Communicator) -> str:
+        random.seed(0)  # all ranks begin with the same weights, whichever these are
         return str(plan_of(make(Mesh(comm, **args.divide))))
 
     tables = launch.run(plan, ranks=ranks)

@@ -335,8 +335,8 @@ def test_the_command_prints_the_plan_of_each_rank(tmp_path, capsys, monkeypatch)
     file = tmp_path / "model.py"
     file.write_text(
         "import mnpar, mnpar.links as L\n"
+        "def alone(): pass\n"
         "def make(mesh):\n"
-        "    mnpar.random.seed(0)\n"
         "    model = mnpar.Chain(fc=L.Linear(4, 3))\n"
         "    return mnpar.parallelize(model, mesh, {'fc': 'rows'})\n"
     )
@@ -353,6 +353,7 @@ def test_the_command_prints_the_plan_of_each_rank(tmp_path, capsys, monkeypatch)
     assert capsys.readouterr().out.startswith("model=2: rank 1\n")
     for wrong, said in {
         (f"{file}:mak",): "has no function 'mak'",
+        (f"{file}:alone",): "alone takes the mesh and returns the model: def alone(mesh)",
         ("nowhere.py:make",): "there is no file 'nowhere.py'",
         (f"{file}:make", "--divide", "model=-1"): "say each size",
         (f"{file}:make", "--rank", "3"): "--rank is 0 to 0, not 3",
