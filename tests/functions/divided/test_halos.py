@@ -8,7 +8,7 @@ import pytest
 import mnpar
 import mnpar.functions as F
 import mnpar.links as L
-from mnpar.errors import LayoutError
+from mnpar.errors import LayoutError, MismatchError
 from mnpar.plans import Box, Window
 
 RNG = np.random.default_rng(0)
@@ -210,6 +210,56 @@ def test_a_network_on_an_exchange_sends_what_the_exchange_sends_and_no_more():
         assert backward == [3, gets * cell]
 
 
+@pytest.mark.parametrize(
+    ("shape", "dims", "window"),
+    [
+        ((12,), (3,), (3, 1, 1)),
+        ((7,), (4,), (3, 1, 2, 2)),
+        ((17,), (4,), (3, 2, 0, 2)),
+        ((11,), (4,), (2, 3)),
+        ((2,), (3,), (3, 1, 1)),
+        ((9, 10), (2, 2), ((3, 2), (2, 1), (1, 0), (2, 3))),
+        ((6, 5, 4), (2, 1, 2), ((2, 2, 2), (2, 1, 1), (1, 1, 0))),
+    ],
+    ids=str,
+)
+def test_an_exchange_sends_the_cells_of_its_plan(shape, dims, window):
+    ranks, cell = int(np.prod(dims)), 2 * 3 * 8
+    x = RNG.standard_normal((2, 3, *shape))
+
+    def program(comm):
+        grid, image = mnpar.SpatialGrid(comm, dims), mnpar.Variable(x)
+        d = grid.cut(image)
+        start = comm.traffic.bytes
+        h = F.halo_exchange(d, None, None, *window)
+        forward = comm.traffic.bytes
+        mnpar.grad([F.sum(h.part * h.part)], [image])
+        plan = grid.halo(shape, Window.of(len(shape), *window))
+        assert h.part.shape[2:] == plan.want[comm.rank].shape
+        return forward - start, comm.traffic.bytes - forward, plan
+
+    for rank, (forward, backward, plan) in enumerate(mnpar.run(program, ranks=ranks)):
+        assert forward == plan.sent(rank) * cell
+        assert backward == plan.received(rank) * cell
+
+
+def test_ranks_that_are_processes_share_an_exchange_too(comm):
+    function, params = SHARED["layers of one window"]
+    expected = computed(function, params)
+    found = computed(function, params, comm, (comm.size, 1))
+    for mine, truth in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, truth, rtol=0, atol=1e-12 * abs(truth).max())
+
+
+def test_ranks_that_exchange_for_other_windows_are_told():
+    def program(comm):
+        x = mnpar.SpatialGrid(comm, (2, 1)).cut(X)
+        F.halo_exchange(x, ksize=3 + 2 * comm.rank, pad=1)
+
+    with pytest.raises(MismatchError):
+        mnpar.run(program, ranks=2)
+
+
 def test_own_code_on_a_part_is_put_back_as_a_divided_array():
     def stencil(h):
         return (h[..., :-2] + 2 * h[..., 1:-1] + h[..., 2:]) / 4
@@ -267,6 +317,23 @@ def test_the_gradient_of_an_array_with_halos_is_the_sum_of_the_shares():
         return np.allclose(g.gather().array, truth.array)
 
     assert mnpar.run(program, ranks=4) == [True] * 4
+
+
+def test_the_gradient_of_an_array_with_halos_has_a_gradient():
+    def second(comm=None):
+        x, w = mnpar.Variable(X), mnpar.Parameter(K3)
+        d = x if comm is None else mnpar.SpatialGrid(comm, (2, 2)).cut(x)
+        h = exchange(d, ksize=3, pad=1)
+        loss = F.sum(F.sin(F.convolution_2d(h, w)))
+        (g,) = mnpar.grad([loss], [h], enable_double_backprop=True)
+        inner = g[:, :, 1:-1, 1:-1]
+        F.sum(F.sin(inner)).backward()
+        return as_whole(inner).array, x.grad, w.grad
+
+    expected = second()
+    for found in mnpar.run(second, ranks=4):
+        for mine, truth in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, truth, rtol=0, atol=1e-11 * abs(truth).max())
 
 
 def test_dropout_has_the_mask_of_one_process():
