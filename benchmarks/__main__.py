@@ -6,7 +6,7 @@ python -m benchmarks steps overhead               run these, one after the other
     --json new.json                               keep what they found
     --compare old.json                            say what has become slower since then
     --plot suite.png                              draw it
-    --page docs/performance.md                    put their tables into that page, beside others'
+    --page docs/performance.md                    put their whole tables into that page
 python -m benchmarks functions relu --chainer …   what follows the names is for the benchmark
 mpiexec -n 2 python -m benchmarks data_parallel   on ranks
 """
@@ -78,6 +78,11 @@ def run_several(names, flags, args):
     # (a module that is imported here cannot run as a program in this process)
     from benchmarks import machine, report
 
+    if args.page and (others := without_chainer(flags)):
+        raise SystemExit(
+            f"--page replaces whole tables of {args.page}: leave out {' '.join(others)}, "
+            "with which benchmarks run in part, or otherwise than for such a page"
+        )
     if args.compare:
         before = report.read(args.compare)  # or fail now
     print("---- machine ----", flush=True)
@@ -106,6 +111,12 @@ def run_several(names, flags, args):
         report.plot(args.plot, found)
     if args.page:
         report.put_into_page(args.page, found)
+
+
+def without_chainer(flags):
+    """The flags for benchmarks but ``--chainer PYTHON``, which adds a column to a table."""
+    at = flags.index("--chainer") if "--chainer" in flags else len(flags)
+    return flags[:at] + flags[at + 2 :]
 
 
 def main():

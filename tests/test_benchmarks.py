@@ -148,6 +148,20 @@ def test_a_page_without_marks_is_told(tmp_path):
         report.put_into_page(page, {"machine": {}, "rows": []})
 
 
+@pytest.mark.parametrize(
+    "flags", [["relu"], ["--chainer", "python", "relu"], ["--threads", "2"]], ids=" ".join
+)
+def test_no_table_of_a_page_is_replaced_by_a_part_of_it(tmp_path, flags):
+    page = tmp_path / "page.md"
+    text = "\n".join(report.MARKS)
+    page.write_text(text, encoding="utf-8")
+    done = run("functions", *flags, "--page", str(page))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"--page replaces whole tables of {page}: leave out ")
+    assert done.stdout == ""
+    assert page.read_text(encoding="utf-8") == text
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"machine": 3, "rows": []}'])
 def test_a_file_that_is_no_earlier_run_is_told_before_anything_is_measured(tmp_path, text):
     path = tmp_path / "old.json"
