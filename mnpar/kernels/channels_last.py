@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Cube, compiled, formula, has_loops
+from mnpar.kernels.compiler import Cube, compiled, contiguous, formula, has_loops
 
 
 def is_channels_last(x: Array) -> bool:
@@ -39,7 +39,10 @@ def pixels_of(x: Array) -> Array | None:
     """Return images whose channels come last in memory as a contiguous array (N, H, W, C); None for
     others.
     """
-    return as_pixels(x) if is_channels_last(x) else None
+    if x.ndim != 4 or x.flags.c_contiguous:
+        return None
+    pixels = x.transpose(0, 2, 3, 1)  # (is_channels_last looks at the same view)
+    return contiguous(pixels) if pixels.flags.c_contiguous else None
 
 
 # by the number of axes: those of an array, the channels last

@@ -23,7 +23,7 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.kernels import column_loops, depthwise, direct, grouped, tuning, winograd_loops
 from mnpar.kernels.channels_last import as_pixels, empty_images
-from mnpar.kernels.compiler import Array4, compiled, formula, has_loops
+from mnpar.kernels.compiler import Array4, compiled, contiguous, formula, has_loops
 from mnpar.kernels.lanes import LANES
 from mnpar.kernels.sums import even_slices
 from mnpar.kernels.windows import Numbers, Windows
@@ -44,7 +44,7 @@ def convolve(x: Array, W: Array, b: Array | None, windows: Windows, groups: int)
     if not all(windows.out) or not _takes(groups, x, W, *(() if b is None else (b,))):
         return None
     images = empty_images((len(x), len(W), *windows.out), x.dtype)
-    bias = np.zeros(len(W), x.dtype) if b is None else np.require(b, None, ["C", "A", "W"])
+    bias = np.zeros(len(W), x.dtype) if b is None else contiguous(b)
     _convolve(as_pixels(x), W, bias, windows, groups, as_pixels(images))
     return images
 
@@ -75,7 +75,7 @@ def transpose(y: Array, W: Array, b: Array | None, windows: Windows, groups: int
         return None
     C = W.shape[1] * groups
     images = empty_images((len(y), C, *windows.size), y.dtype)
-    bias = np.zeros(C, y.dtype) if b is None else np.require(b, None, ["C", "A", "W"])
+    bias = np.zeros(C, y.dtype) if b is None else contiguous(b)
     _transpose(as_pixels(y), W, bias, windows, groups, as_pixels(images))
     return images
 

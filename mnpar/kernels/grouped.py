@@ -25,7 +25,17 @@ import numpy as np
 from mnpar.backend import Array
 from mnpar.kernels import places, tuning
 from mnpar.kernels.columns import advance_between
-from mnpar.kernels.compiler import Array4, Array5, Cube, Integers, Matrix, Vector, compiled, formula
+from mnpar.kernels.compiler import (
+    Array4,
+    Array5,
+    Cube,
+    Integers,
+    Matrix,
+    Vector,
+    compiled,
+    contiguous,
+    formula,
+)
 from mnpar.kernels.lanes import LANES, fill, load, repeat, store
 from mnpar.kernels.sums import even_slices, row_sums
 from mnpar.kernels.windows import Numbers, Windows
@@ -353,7 +363,7 @@ def _apply(some: Planes, x: Array, filters: Array, bias: Array, y: Array) -> Non
     """
     groups, own = filters.shape[:2]
     channels = x.shape[3] // groups
-    filters = np.require(filters, None, ["C", "A", "W"])
+    filters = contiguous(filters)
     count = _at_once(groups, own, channels)
     planes = np.zeros((count * channels, some.size), x.dtype)
     first = _first_sums(count, own, some.computed)

@@ -140,6 +140,14 @@ class Windows:
     dilate: Numbers
     out: Numbers
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @functools.cached_property
+    def _hash(self) -> int:
+        """Computed once: what is kept for windows is looked up at each call."""
+        return hash((self.size, self.K, self.stride, self.pad, self.dilate, self.out))
+
     @functools.cached_property
     def numbers(self) -> Numbers:
         """K, stride and pad of all axes, as loops without dilation read them."""

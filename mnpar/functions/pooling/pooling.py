@@ -310,7 +310,7 @@ class SumPooling(GenericFunction):
         self.windows, self.scale = windows, scale
 
     def forward(self, x: Array) -> Array:
-        self.channels_last = is_channels_last(x)
+        self.channels_last = self.differentiable and is_channels_last(x)
         if (found := kernel.sum_windows(x, self.windows, self.scale)) is not None:
             return found
         y = self.windows.reduce(
