@@ -66,10 +66,8 @@ _ARGUMENT = (
     6.141266406949831e-9,
 )
 _EXACT = tuple(c * 0.5 ** (k + 0.5) for k, c in enumerate(_ARGUMENT))  # of x / √2
-_P0, _P1, _P2, _P3, _P4, _P5, _P6, _P7 = _ARGUMENT
-_O0, _O1, _O2, _O3, _O4, _O5, _O6, _O7 = [-2.0 * c for c in _EXACT]
-_A1, _A2, _A3, _A4, _A5, _A6, _A7, _A8 = [float(c) for c in _FRACTION[0, 1:]]
-_B1, _B2, _B3, _B4, _B5, _B6, _B7, _B8 = [float(c) for c in _FRACTION[1, 1:]]
+_ODDS = tuple(-2.0 * c for c in _EXACT)
+_ABOVE, _BELOW = [tuple(map(float, row[1:])) for row in _FRACTION]
 _SQRT_HALF = math.sqrt(0.5)
 HEIGHT = 1 / math.sqrt(2 * math.pi)  # of the normal density at 0
 # √(2/π) and 0.044715 √(2/π), of the approximation
@@ -122,16 +120,21 @@ def _tanh_of(
 
 
 @formula
+def _polynomial(c: Any, s: Any) -> Any:
+    """c₀ + c₁ s + … + c₇ s⁷"""
+    p = c[7] * s + c[6]
+    p = p * s + c[5]
+    p = p * s + c[4]
+    p = p * s + c[3]
+    p = p * s + c[2]
+    p = p * s + c[1]
+    return p * s + c[0]
+
+
+@formula
 def _argument_f(x: Any) -> Any:
     """artanh(erf(x)), in float32."""
-    s = x * x
-    p = _P7 * s + _P6
-    p = p * s + _P5
-    p = p * s + _P4
-    p = p * s + _P3
-    p = p * s + _P2
-    p = p * s + _P1
-    return (p * s + _P0) * x
+    return _polynomial(_ARGUMENT, x * x) * x
 
 
 @formula
@@ -139,22 +142,8 @@ def _argument_d(x: Any) -> Any:
     """artanh(erf(x)), in float64."""
     s = x * x
     s = _FAR if s > _FAR else s
-    a = _A8 * s + _A7
-    a = a * s + _A6
-    a = a * s + _A5
-    a = a * s + _A4
-    a = a * s + _A3
-    a = a * s + _A2
-    a = a * s + _A1
-    b = _B8 * s + _B7
-    b = b * s + _B6
-    b = b * s + _B5
-    b = b * s + _B4
-    b = b * s + _B3
-    b = b * s + _B2
-    b = b * s + _B1
-    b = b * s + 1.0
-    return (a * s / b + _START) * x
+    below = _polynomial(_BELOW, s) * s + 1.0
+    return (_polynomial(_ABOVE, s) * s / below + _START) * x
 
 
 _artanh_erf = Formula({"f": _argument_f, "d": _argument_d})
@@ -163,14 +152,7 @@ _artanh_erf = Formula({"f": _argument_f, "d": _argument_d})
 @formula
 def _odds_f(x: Any) -> Any:
     """-2 artanh(erf(x / √2)), in float32."""
-    s = x * x
-    p = _O7 * s + _O6
-    p = p * s + _O5
-    p = p * s + _O4
-    p = p * s + _O3
-    p = p * s + _O2
-    p = p * s + _O1
-    return (p * s + _O0) * x
+    return _polynomial(_ODDS, x * x) * x
 
 
 @formula

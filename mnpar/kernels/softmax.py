@@ -13,7 +13,7 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Integers, Matrix, Vector, compiled, formula, suits
+from mnpar.kernels.compiler import Integers, Matrix, Vector, compiled, formula, reduction, suits
 from mnpar.kernels.dtypes import as_floating, upcast_halves
 from mnpar.kernels.scalar import exp, number_of, rank_of
 from mnpar.kernels.sums import MODEST, is_rowwise, row_blocks, row_sums, sum_array, sum_over
@@ -69,18 +69,21 @@ def _softmax_of_short(x: Matrix, y: Matrix, flat: Vector) -> None:
     some = _SOME // C
     for start in range(0, N, some):
         end = min(start + some, N)
-        for n in range(start, end):
-            most = _largest(x, n)
-            for c in range(C):
-                y[n, c] = x[n, c] - most
+        _subtract_largest(x, start, end, y)
         _exponentiate(flat[start * C : end * C])
         for n in range(start, end):
-            total = 0.0
-            for c in range(C):
-                total += y[n, c]
-            share = 1.0 / total
+            share = 1.0 / _sum(y[n])
             for c in range(C):
                 y[n, c] *= share
+
+
+@formula
+def _subtract_largest(x: Any, start: Any, end: Any, y: Any) -> Any:
+    """y ← x less the largest number of its row, of some rows."""
+    for n in range(start, end):
+        most = _largest(x, n)
+        for c in range(x.shape[1]):
+            y[n, c] = x[n, c] - most
 
 
 @formula
@@ -94,6 +97,14 @@ def _take_exponentials(x: Any, e: Any) -> Any:
     """The same into other memory: were it x's own, numbers would be computed one by one."""
     for i in range(x.size):
         e[i] = exp(x[i])
+
+
+@reduction
+def _sum(x: Any) -> Any:
+    total = 0.0
+    for i in range(x.size):
+        total += x[i]
+    return total
 
 
 @formula
@@ -188,17 +199,10 @@ def _log_softmax_of_short(x: Matrix, y: Matrix, flat: Vector, room: Vector) -> N
     some = _SOME // C
     for start in range(0, N, some):
         end = min(start + some, N)
-        for n in range(start, end):
-            most = _largest(x, n)
-            for c in range(C):
-                y[n, c] = x[n, c] - most
+        _subtract_largest(x, start, end, y)
         _take_exponentials(flat[start * C : end * C], room)
         for n in range(start, end):
-            total = 0.0
-            row = room[(n - start) * C : (n + 1 - start) * C]
-            for c in range(C):
-                total += row[c]
-            log = math.log(total)
+            log = math.log(_sum(room[(n - start) * C : (n + 1 - start) * C]))
             for c in range(C):
                 y[n, c] -= log
 
@@ -270,17 +274,12 @@ def _exponentials_of_short(
     some = _SOME // C
     for start in range(0, M, some):
         end = min(start + some, M)
+        _subtract_largest(x, start, end, e)
         for m in range(start, end):
-            most = _largest(x, m)
-            score[m] = x[m, labels[m]] - most
-            for c in range(C):
-                e[m, c] = x[m, c] - most
+            score[m] = e[m, labels[m]]
         _exponentiate(flat[start * C : end * C])
         for m in range(start, end):
-            s = 0.0
-            for c in range(C):
-                s += e[m, c]
-            total[m] = s
+            total[m] = _sum(e[m])
 
 
 def exponentials(rows: Array, labels: Array) -> tuple[Array, Array, Array | None]:
