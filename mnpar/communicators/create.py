@@ -130,6 +130,7 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
                 "communicator"
             )
         return Communicator(transport.duplicate())
+    keep_memory()  # before MPI starts threads: a thread that has a heap of its own keeps it
     told = launcher.told_by_environment() if name in ("auto", "env") and mpi_comm is None else None
     if name == "env":
         _check_environment(told)
@@ -157,11 +158,9 @@ def _create(name: str, mpi_comm: Any, patience: float) -> Communicator:
         if name == "env" and told is not None:
             communicator = _in_told_order(communicator, told)
         share_cores(communicator)
-        keep_memory()
         write_lines_at_once()
         return communicator
     blas_threads.use_one()
-    keep_memory()
     return Communicator(ThreadTransport(World(1), 0, [0], 0))
 
 
