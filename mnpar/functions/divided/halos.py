@@ -1,11 +1,12 @@
 """Divided arrays with halos: what ``F.halo_exchange`` of a divided array returns.
 
-It is the padded array. Of it each rank has what its block of the outputs of a window reads, so the
-parts overlap. A function of it sends nothing. One of single cells works on all that a rank has. A
-window, or a slice, uses halos up: along an axis of which ranks have what windows of k cells at a
-stride of s read, they have, of the outputs of windows of w cells at a stride of t, what windows of
-(k - w) / t + 1 cells at a stride of s / t read. One cell at a stride of 1 is a block without halos.
-What needs other cells, or would count those twice that several ranks have, is an error.
+It is the padded array. Of it each rank has what its block of the outputs of a window reads, so
+parts overlap. A function of it sends nothing. One of single cells, or along whole axes, works on
+all that a rank has. A window, or a slice, uses halos up: along an axis of which ranks have what
+windows of k cells at a stride of s read, they have, of the outputs of windows of w cells at a
+stride of t, what windows of (k - w) / t + 1 cells at a stride of s / t read. One cell at a stride
+of 1 is a block without halos. What needs other cells, or would count those twice that several ranks
+have, is an error.
 
 Cells that several ranks have are computed by each of them alike, and each of them has a share of
 their gradient: backward of the exchange adds the shares up at the cell's owner.
@@ -37,11 +38,11 @@ from mnpar.plans.plan import plan_of_copies
 from mnpar.variable import Variable
 
 REMEDY = (
-    "Functions of an array with halos send nothing: elementwise functions, windows (with no "
-    "padding of their own) and slices that find in the halos all that they read. Call others with "
-    "the array of which F.halo_exchange was made, and halo_exchange with the ksize, stride and "
-    "dilate of the windows that follow; x.repartition(grid, axes) cuts the padded array into "
-    "blocks without halos"
+    "Functions of an array with halos send nothing: elementwise ones, concat and others along "
+    "axes that are whole, windows (with no padding of their own) and slices that find in the "
+    "halos all that they read. Call others with the array of which F.halo_exchange was made, and "
+    "halo_exchange with the ksize, stride and dilate of the windows that follow; "
+    "x.repartition(grid, axes) cuts the padded array into blocks without halos"
 )
 _TWICE = "some cells are on several ranks, which would count them twice"
 Spans = tuple[tuple[int, int], ...]  # of windows on each axis of a grid, and their strides

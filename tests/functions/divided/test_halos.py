@@ -14,6 +14,7 @@ from mnpar.plans import Box, Window
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((2, 4, 9, 7))
 K3, K2 = RNG.standard_normal((5, 4, 3, 3)), RNG.standard_normal((5, 4, 2, 2))
+MEAN = np.arange(4.0)
 GRIDS = [((1, 1), 1), ((2, 1), 2), ((1, 3), 3), ((2, 2), 4), ((2, 1), 3), ((6, 1), 6)]
 
 
@@ -147,6 +148,36 @@ SHARED = {
             (z := exchange(h, ksize=(1, 5), pad=(0, 2), mode="edge"))[..., 4:]
             - z[..., 3:][..., :-1]
             + (z[..., 1:] * z[..., :-1])[..., 1:-2]
+        ),
+        (),
+    ),
+    "functions along whole axes": (
+        lambda h: F.average_pooling_2d(
+            F.local_response_normalization(
+                F.flip(F.concat([z := exchange(h, ksize=3, pad=1), F.sin(z)], 1), 1)
+            )
+            * F.repeat(F.stack([z, -z], 1)[:, 0], 2, 1)
+            + F.concat(F.split_axis(F.permutate(F.repeat(z, 2, 1), np.arange(8)[::-1], 1), 2, 1)),
+            3,
+            1,
+        ),
+        (),
+    ),
+    "batch normalization by given statistics": (
+        lambda h, g, b: F.average_pooling_2d(
+            F.fixed_batch_normalization(exchange(h, ksize=3, pad=1), g, b, MEAN, MEAN + 1), 3, 1
+        ),
+        (RNG.standard_normal(4), RNG.standard_normal(4)),
+    ),
+    "another order of axes": (
+        lambda h: F.average_pooling_2d(
+            F.transpose(exchange(h, ksize=3, pad=1), (1, 0, 2, 3)) * 2, 3, 1
+        ),
+        (),
+    ),
+    "more channels of zeros": (
+        lambda h: F.average_pooling_2d(
+            F.pad(exchange(h, ksize=2), [(0, 0), (1, 2), (0, 0), (0, 0)], "constant"), 2, 1
         ),
         (),
     ),
@@ -421,7 +452,34 @@ REFUSED = {
     "a loss": (lambda h, x: F.mean_squared_error(h, h), "no function of single"),
     "a loss beside": (lambda h, x: F.softmax_cross_entropy(h, LABELS), ""),
     "an accuracy": (lambda h, x: F.accuracy(h, LABELS), "count them twice"),
-    "blocks and halos joined": (lambda h, x: F.concat([x, h[:, :, 1:]]), "no function of single"),
+    "blocks and halos joined": (
+        lambda h, x: F.concat([x, F.halo_exchange(x, ksize=3)]),
+        "all must be cut alike",
+    ),
+    "halos and blocks joined": (
+        lambda h, x: F.concat([F.halo_exchange(x, ksize=3), x]),
+        "all must be cut alike",
+    ),
+    "halos joined along a cut axis": (
+        lambda h, x: F.concat([h, h], 2),
+        "its halos would be others",
+    ),
+    "a part of a cut axis": (lambda h, x: F.split_axis(h, [4], 2), "not within the halos"),
+    "a cut axis rearranged": (
+        lambda h, x: F.permutate(h, np.arange(11)[::-1].copy(), 2),
+        "not within the halos",
+    ),
+    "a cut axis repeated": (lambda h, x: F.repeat(h, 2, 2), "not within the halos"),
+    "padding along a cut axis": (
+        lambda h, x: F.pad(h, [(0, 0), (0, 0), (1, 1), (0, 0)], "constant"),
+        "its halos would be others",
+    ),
+    "an order of axes that is not the grid's": (
+        lambda h, x: F.transpose(h, (0, 1, 3, 2)),
+        "another order",
+    ),
+    "another shape": (lambda h, x: h.reshape((2, 2, 2, 11, 9)), "no function of single"),
+    "a sum of channels": (lambda h, x: F.sum(h, axis=1), "no function of single"),
     "a product": (lambda h, x: F.tensordot(h, np.ones((9, 2)), ((3,), (0,))), "no function of"),
     "a transposed convolution": (lambda h, x: F.deconvolution_2d(h, np.ones((4, 1, 2, 2))), ""),
     "a larger window": (lambda h, x: F.convolution_2d(h, np.ones((1, 4, 5, 3))), "span 5 cells"),
@@ -433,7 +491,7 @@ REFUSED = {
     "no cells": (lambda h, x: h[:, :, 3:3], "not within the halos"),
     "one cell": (lambda h, x: h[:, :, 3], "not within the halos"),
     "an array of places": (lambda h, x: h[:, :, np.array([0, 2, 1])], "not within the halos"),
-    "a flip": (lambda h, x: F.flip(h, 2), "no function of single"),
+    "a flip": (lambda h, x: F.flip(h, 2), "not within the halos"),
     "blocks beside": (lambda h, x: F.halo_exchange(x, ksize=3) + x, "all must be cut alike"),
     "beside blocks": (lambda h, x: x * F.halo_exchange(x, ksize=3), "all must be cut alike"),
     "other halos beside": (

@@ -59,7 +59,7 @@ def batch_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
     return layout.divided(y)
 
 
-@layout_rule(FixedBatchNormalization)
+@layout_rule(FixedBatchNormalization, halos=True)
 def fixed_batch_normalization(node: Any, x: Any, *params: Any) -> Any:
     """Normalize this rank's part by the given moments; channels are whole."""
     layout, view = only_first(node, x, *params), channels_of(node, x)
@@ -118,7 +118,7 @@ def group_normalization(node: Any, x: Any, gamma: Any, beta: Any) -> Any:
     return layout.divided(cast(y * gamma.reshape(shape) + beta.reshape(shape), x.dtype))
 
 
-@layout_rule(LocalResponseNormalization)
+@layout_rule(LocalResponseNormalization, halos=True)
 def local_response_normalization(node: Any, x: Any) -> Any:
     """Normalize by neighbouring channels; where channels are cut, those of other ranks come."""
     if 1 not in x.layout.cut_axes:

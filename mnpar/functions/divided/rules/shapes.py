@@ -50,7 +50,7 @@ def take(x: DividedVariable, axis: int, places: Any, who: str = "moving cells") 
     return to.divided(y)
 
 
-@layout_rule(Flip)
+@layout_rule(Flip, halos=True)
 def flip(node: Any, x: Any) -> Any:
     """Reverse an axis; parts of a cut one move to other ranks."""
     axis = node.axis % x.ndim
@@ -59,7 +59,7 @@ def flip(node: Any, x: Any) -> Any:
     return x.layout.divided(Flip(axis).apply((x.part,))[0])
 
 
-@layout_rule(Permutate)
+@layout_rule(Permutate, halos=True)
 def permutate(node: Any, x: Any) -> Any:
     """Rearrange an axis; parts of a cut one move to other ranks."""
     axis = node.axis % x.ndim
@@ -68,7 +68,7 @@ def permutate(node: Any, x: Any) -> Any:
     return x.layout.divided(Permutate(node.places, node.opposite, axis).apply((x.part,))[0])
 
 
-@layout_rule(Repeat)
+@layout_rule(Repeat, halos=True)
 def repeat(node: Any, x: Any) -> Any:
     """Repeat the elements of an axis; parts of a cut one move to other ranks."""
     axis = node.axis % x.ndim
@@ -78,7 +78,7 @@ def repeat(node: Any, x: Any) -> Any:
     return layout.divided(Repeat(node.n, axis).apply((x.part,))[0])
 
 
-@layout_rule(SplitAxis)
+@layout_rule(SplitAxis, halos=True)
 def split_axis(node: Any, x: Any) -> Any:
     """Split an axis; each piece of a cut one is cut anew over all ranks."""
     axis, cuts = node.axis % x.ndim, list(node.cuts)
@@ -89,7 +89,7 @@ def split_axis(node: Any, x: Any) -> Any:
     return tuple([layout.divided(y) for layout, y in zip(layouts, parts, strict=True)])
 
 
-@layout_rule(Concat)
+@layout_rule(Concat, halos=True)
 def concat(node: Any, *xs: Any) -> Any:
     """Join arrays that are cut alike; along a cut axis the result is cut anew."""
     first = next(x for x in xs if is_divided(x))
@@ -123,7 +123,7 @@ def concat(node: Any, *xs: Any) -> Any:
     return layout.divided(Concat(axis).apply(tuple(parts))[0])
 
 
-@layout_rule(Stack)
+@layout_rule(Stack, halos=True)
 def stack(node: Any, *xs: Any) -> Any:
     """Join arrays that are cut alike along a new axis, which is whole."""
     layout, parts = aligned(node, xs)
@@ -150,7 +150,7 @@ def separate(node: Any, x: Any) -> Any:
     return tuple([to.divided(y) for y in Separate(axis).apply((x.part,))])
 
 
-@layout_rule(Transpose)
+@layout_rule(Transpose, halos=True)
 def transpose(node: Any, x: Any) -> Any:
     """Reorder axes, as long as cut ones stay in the grid's order."""
     ndim = x.ndim
@@ -195,7 +195,7 @@ def reshape(node: Any, x: Any) -> Any:
     return layout.divided(Reshape(layout.box.shape).apply((x.part,))[0])
 
 
-@layout_rule(Pad)
+@layout_rule(Pad, halos=True)
 def pad(node: Any, x: Any) -> Any:
     """Add cells to each end of an axis; parts of a cut one move to other ranks."""
     y = x
