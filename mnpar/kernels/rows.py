@@ -1,12 +1,13 @@
 """Rows of matrices by loops where numpy goes through them number by number, or several times:
-extrema, products, sums of products, running sums; and rows that are added at places that may
-repeat.
+extrema, products, sums of products, lengths, running sums; and rows that are added at places that
+may repeat.
 
 numpy is as fast along the other axes, which are left to it.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -87,12 +88,16 @@ def reduce_rows(name: str, x: Array, axis: Axis) -> Array:
 
 @compiled
 def _sum_products(x: Matrix, y: Matrix, sums: Vector) -> None:
-    N, C = x.shape
-    for n in range(N):
-        total = 0.0
-        for start in range(0, C, RUN):
-            total += _products(x[n, start : start + RUN], y[n, start : start + RUN])
-        sums[n] = total
+    for n in range(x.shape[0]):
+        sums[n] = _sum_in_runs(x[n], y[n])
+
+
+@formula
+def _sum_in_runs(x: Any, y: Any) -> Any:
+    total = 0.0
+    for start in range(0, x.size, RUN):
+        total += _products(x[start : start + RUN], y[start : start + RUN])
+    return total
 
 
 @reduction
@@ -110,13 +115,47 @@ def sum_products(x: Any, y: Any, axis: int | tuple[int, ...]) -> Any:
         >>> sum_products(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0]]), 1)
         array([[11.]])
     """
-    last = axis if type(axis) is not tuple else axis[0] if len(axis) == 1 else None
-    if type(x) is np.ndarray and last in (-1, x.ndim - 1) and x.size and suits(x, y):
+    if type(x) is np.ndarray and _is_last(axis, x) and x.size and suits(x, y):
         sums = np.empty((*x.shape[:-1], 1), x.dtype)
         rows = (-1, x.shape[-1])
         _sum_products(x.reshape(rows), y.reshape(rows), sums)
         return sums
     return sum_over(x * y, axis, keepdims=True)
+
+
+def _is_last(axis: int | tuple[int, ...], x: Array) -> bool:
+    one = axis if type(axis) is not tuple else axis[0] if len(axis) == 1 else None
+    return one in (-1, x.ndim - 1)
+
+
+@compiled
+def _divide_by_lengths(x: Matrix, eps: Real, y: Matrix) -> None:
+    for n in range(x.shape[0]):
+        row = x[n]
+        squares = _sum_in_runs(row, row)
+        length = math.sqrt(squares)
+        if eps != 0.0:
+            length += eps
+        elif squares == 0.0:
+            length = 1.0
+        out = y[n]
+        for c in range(row.size):
+            out[c] = row[c] / length
+
+
+def divide_by_lengths(x: Array, eps: float, axis: int | tuple[int, ...]) -> Array | None:
+    """Return x / (√Σ x² + eps), where an x of 0 stays 0; None where loops do not take the array.
+
+    Example:
+        >>> divide_by_lengths(np.ones(3, np.float16), 0.0, 0) is None
+        True
+    """
+    if not (_is_last(axis, x) and x.size and suits(x)):
+        return None
+    y = np.empty_like(x)
+    rows = (-1, x.shape[-1])
+    _divide_by_lengths(x.reshape(rows), eps, y.reshape(rows))
+    return y
 
 
 @compiled

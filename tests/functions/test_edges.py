@@ -336,6 +336,12 @@ def test_a_vector_of_zeros_is_divided_by_eps_however_small(dtype, eps):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_a_vector_of_zeros_stays_0_without_eps(dtype):
+    y = F.normalize(np.array([[0.0, 0.0], [3.0, 4.0]], dtype), 0)
+    np.testing.assert_allclose(y.array, [[0, 0], [0.6, 0.8]], rtol=2 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_sigmoid_has_all_digits_far_below_zero(dtype):
     x = np.array([-8.0], dtype)
     np.testing.assert_allclose(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import mnpar.functions as F
+from mnpar.functions.normalization.local_response_normalization import Normalize
 from mnpar.kernels import (
     activation,
     arithmetic,
@@ -101,6 +102,7 @@ KERNELS = {
     ),
     "sums of products of rows": (lambda x, y: rows.sum_products(x, y, x.ndim - 1), 2),
     "rows that are added": (added_rows, 2),
+    "rows over their lengths": (lambda x: Normalize(1e-5, (x.ndim - 1,)).forward(x), 1),
     "running sums": (lambda x: rows.running_sums(x, x.ndim - 1, False), 1),
     "running sums to the end": (lambda x: rows.running_sums(x, x.ndim - 1, True), 1),
     "softmax": (lambda x: softmax.softmax(x, -1), 1),

@@ -9,7 +9,7 @@ from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, Operand, array_of
 from mnpar.functions.normalization.moments import cast
 from mnpar.kernels.dtypes import compute_dtype, floating_dtype
-from mnpar.kernels.rows import sum_products
+from mnpar.kernels.rows import divide_by_lengths, sum_products
 from mnpar.variable import Variable, as_variable
 
 
@@ -96,7 +96,10 @@ class Normalize(GenericFunction):
     def forward(self, x: Array) -> Array:
         self.retain_inputs((0,))
         widened = cast(x, compute_dtype(x))
-        return cast(widened / self._lengths(widened)[1], floating_dtype(x.dtype))
+        y = divide_by_lengths(widened, self.eps, self.axis)
+        if y is None:
+            y = widened / self._lengths(widened)[1]
+        return cast(y, floating_dtype(x.dtype))
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         def gx() -> Any:
