@@ -27,13 +27,21 @@ def whole(y):
     return y if y.layout is None else y.gather()
 
 
-def computed(case, comm=None, divided=(), axes=(), dims=()):
+def with_halos(x, axis):
+    """The same array, of which each rank has the next cell along an axis, too."""
+    ksize = [min(2, x.shape[axis])] + [1] * (x.ndim - axis - 1)
+    return F.halo_exchange(x, None, x.shape[axis:], ksize)
+
+
+def computed(case, comm=None, divided=(), axes=(), dims=(), halos=False):
     """Outputs and gradients; some inputs are cut along some axes."""
     mnpar.random.seed(5)
     inputs = [mnpar.Variable(x) for x in case.arrays(SAMPLES)]
     cut = list(inputs)
     for i in divided:
         cut[i] = mnpar.divided(inputs[i], mnpar.SpatialGrid(comm, dims), axes)
+        if halos and cut[i].size:
+            cut[i] = with_halos(cut[i], axes[0])
     found = several(case.call(*cut))
     ys = [whole(y) for y in found if isinstance(y, mnpar.Variable)]
     rng = np.random.default_rng(1)
@@ -46,8 +54,8 @@ def computed(case, comm=None, divided=(), axes=(), dims=()):
     return [y.array for y in ys], [x.grad for x in inputs]
 
 
-def result_of(case, divided, axes, dims, comm):
-    return computed(case, comm, divided, axes, dims)
+def result_of(case, divided, axes, dims, halos, comm):
+    return computed(case, comm, divided, axes, dims, halos)
 
 
 def differs(found, expected):
@@ -70,10 +78,11 @@ def inputs_to_divide(case):
         yield alike, arrays[0].ndim
 
 
-def compare(case, divided, axes, dims, ranks, expected):
+def compare(case, divided, axes, dims, ranks, expected, halos=False):
     """Whether it is refused; else all ranks have the result of one process."""
+    program = functools.partial(result_of, case, divided, axes, dims, halos)
     try:
-        results = mnpar.run(functools.partial(result_of, case, divided, axes, dims), ranks=ranks)
+        results = mnpar.run(program, ranks=ranks)
     except LayoutError:
         return True
     for result in results:
@@ -91,6 +100,22 @@ def test_a_divided_input_gives_the_result_of_one_process_or_a_layout_error(case,
     for divided, ndim in inputs_to_divide(case):
         for axis in range(ndim):
             compare(case, divided, (axis,), (ranks,), ranks, expected)
+
+
+# functions of inputs with halos, along any axis of theirs
+KEEPING = {"relu", "tanh", "clip", "add", "maximum", "where", "elu", "absolute"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", TESTED, ids=lambda case: case.id)
+def test_an_input_with_halos_gives_the_result_of_one_process_or_a_layout_error(case):
+    expected = computed(case)
+    for divided, ndim in inputs_to_divide(case):
+        for axis in range(ndim):
+            refused = compare(case, divided, (axis,), (2,), 2, expected, halos=True)
+            assert not (
+                refused and len(divided) == len(case.arrays(SAMPLES)) and case.id in KEEPING
+            )
 
 
 @pytest.mark.filterwarnings("ignore")
