@@ -106,7 +106,7 @@ KERNELS = {
     ),
     "sums of products of rows": (lambda x, y: rows.sum_products(x, y, x.ndim - 1), 2),
     "rows that are added": (added_rows, 2),
-    "rows over their lengths": (over_lengths, 1),
+    "lengths of rows": (over_lengths, 1),
     "running sums": (lambda x: rows.running_sums(x, x.ndim - 1, False), 1),
     "running sums to the end": (lambda x: rows.running_sums(x, x.ndim - 1, True), 1),
     "softmax": (lambda x: softmax.softmax(x, -1), 1),
