@@ -25,7 +25,7 @@ from mnpar.backend import Array
 from mnpar.functions.array.get_item import get_item
 from mnpar.functions.communication.exchange import exchange
 from mnpar.functions.divided.blocks import slices_within
-from mnpar.functions.divided.halo import SpatialGrid, halo_of
+from mnpar.functions.divided.halo import SpatialGrid, halo_of, require_grid
 from mnpar.functions.divided.layout import (
     REMEMBERED,
     DividedVariable,
@@ -242,6 +242,8 @@ def exchanged(
             "are those of the window"
         )
     own, cells = layout.spatial(first), x.shape[first:]
+    if grid is not None:
+        require_grid(grid, "halo_exchange(x, grid, shape, ksize)")
     if grid is not None and (grid.comm is not own.comm or grid.dims != own.dims):
         layout.refuse(who, f"{grid} is not the grid by which it is cut", "Leave grid and shape out")
     reads = Window.of(len(cells), *window)

@@ -199,6 +199,20 @@ def test_samples_may_be_cut_too():
     check(function, params, axes=(0, 2, 3), grids=[((2, 2, 1), 4), ((2, 2, 1), 5)])
 
 
+def test_a_mesh_cuts_samples_and_images():
+    function, params = SHARED["layers of one window"]
+    truth = function(mnpar.Variable(X), *params).array
+
+    def program(comm):
+        mesh = mnpar.Mesh(comm, data=2, space=(2, 1))
+        x = mesh.cut(X, data=0, space=(2, 3))
+        return function(x, *params).gather().array
+
+    found = mnpar.run(program, ranks=4)
+    for rank, y in enumerate(found):
+        np.testing.assert_allclose(y, truth[rank // 2 : rank // 2 + 1], atol=1e-12)
+
+
 def test_images_of_one_and_three_axes():
     check(
         lambda h, w: F.convolution_nd(exchange(h, ksize=3, pad=1), w),
@@ -557,6 +571,8 @@ def test_arrays_that_are_not_divided_need_a_grid_and_a_shape():
         F.halo_exchange(X, grid, (9, 7))
     with pytest.raises(TypeError, match="a SpatialGrid is needed where None was given"):
         F.halo_exchange(X, None, (9, 7), 3)
+    with pytest.raises(TypeError, match="a SpatialGrid is needed where an int was given"):
+        F.halo_exchange(grid.cut(X), 3, ksize=3)
     with pytest.raises(ValueError, match="is not that of its last axes"):
         F.halo_exchange(grid.cut(X), grid, (9, 6), 3)
     assert F.halo_exchange(grid.cut(X), grid, (9, 7), 3).shape == X.shape
