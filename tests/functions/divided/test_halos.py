@@ -9,6 +9,7 @@ import mnpar
 import mnpar.functions as F
 import mnpar.links as L
 from mnpar.errors import LayoutError, MismatchError
+from mnpar.functions.divided.features import FeatureGrid, in_features
 from mnpar.plans import Box, Window
 
 RNG = np.random.default_rng(0)
@@ -191,6 +192,17 @@ SHARED = {
 @pytest.mark.parametrize("name", SHARED)
 def test_functions_of_an_array_with_halos_are_those_of_the_padded_one(name):
     check(*SHARED[name])
+
+
+def test_numbers_along_axes_of_one_part_leave_halos_along_the_others():
+    check(
+        lambda h: F.average_pooling_nd(exchange(h, ksize=3, pad=1)[..., 3], 3, 1),
+        grids=[((2, 1), 2), ((3, 1), 4)],
+    )
+    check(
+        lambda h: F.average_pooling_nd(exchange(h, ksize=3, pad=1)[:, 1, None], 3, 1),
+        grids=[((2, 2), 4)],
+    )
 
 
 def test_samples_may_be_cut_too():
@@ -551,6 +563,15 @@ def test_statistics_over_other_ranks_are_refused():
 
     with pytest.raises(LayoutError, match="count them twice"):
         mnpar.run(program, ranks=4)
+
+
+def test_an_exchange_of_features_in_parts_is_refused():
+    def program(comm):
+        x = in_features(mnpar.Variable(X[:, 2 * comm.rank :][:, :2]), FeatureGrid(comm), 1, 4)
+        F.halo_exchange(x, ksize=3)
+
+    with pytest.raises(LayoutError, match="blocks without halos, of rows, columns"):
+        mnpar.run(program, ranks=2)
 
 
 def test_the_error_says_what_to_do():
