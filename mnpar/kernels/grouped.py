@@ -32,11 +32,12 @@ from mnpar.kernels.compiler import (
     Integers,
     Matrix,
     Vector,
-    compiled,
     contiguous,
+    divided,
     formula,
 )
 from mnpar.kernels.lanes import LANES, fill, load, repeat, store
+from mnpar.kernels.side_by_side import run_loop, threads_for
 from mnpar.kernels.sums import even_slices, row_sums
 from mnpar.kernels.windows import Numbers, Windows
 
@@ -195,7 +196,7 @@ def _store_three(x: Any, i: Any, v: Any) -> Any:
     store(x, i + 2 * LANES, v[2])
 
 
-@compiled
+@divided
 def _convolve(
     x: Array4,
     rows: Integers,
@@ -207,20 +208,25 @@ def _convolve(
     bias: Vector,
     some: int,
     first: Integers,
-    planes: Matrix,
-    sums: Vector,
+    all_planes: Cube,
+    all_sums: Matrix,
     wide: int,
     y: Cube,
+    thread: int,
+    first_sample: int,
+    last_sample: int,
 ) -> None:
     """y[n, pixel, k] ← bias + what the window sees, times filters (group, filter, number); ``some``
     groups at a time, the sums of whose filters begin at ``first`` and are ``wide``.
     """
     groups, own, many = filters.shape
     channels = x.shape[3] // groups
+    planes = all_planes[thread]
+    sums = all_sums[thread]
     size = planes.shape[1]
     fours = (own + _FILTERS - 1) // _FILTERS * _FILTERS
     z = fill(x.dtype.type(0))
-    for n in range(x.shape[0]):
+    for n in range(first_sample, last_sample):
         for start in range(0, groups, some):
             begin = min(start, groups - some)
             _to_planes(x, n, begin * channels, rows, columns, planes)
@@ -280,7 +286,7 @@ def _repeat_four(x: Any, i: Any) -> Any:
     return repeat(x, i[0]), repeat(x, i[1]), repeat(x, i[2]), repeat(x, i[3])
 
 
-@compiled
+@divided
 def _gradient(
     x: Array4,
     y: Array4,
@@ -290,13 +296,19 @@ def _gradient(
     out_columns: Integers,
     offsets: Integers,
     some: int,
-    planes: Matrix,
-    given: Cube,
+    all_planes: Cube,
+    all_given: Array4,
     total: Array5,
+    thread: int,
+    first_tile: int,
+    last_tile: int,
 ) -> None:
     """total[group, tile of filters, tile of numbers, 12, lane] ← Σ x y over samples and windows;
-    ``given`` (group, filter, number of a plane) is zero between rows.
+    ``given`` (group, filter, number of a plane) is zero between rows. Tiles of filters of ``some``
+    groups are counted; these are some of them.
     """
+    planes = all_planes[thread]
+    given = all_given[thread]
     groups, tiles, parts = total.shape[:3]
     channels, own = x.shape[3] // groups, y.shape[3] // groups
     size, wide = planes.shape[1], given.shape[2]
@@ -305,10 +317,15 @@ def _gradient(
     for n in range(x.shape[0]):
         for start in range(0, groups, some):
             begin = min(start, groups - some)
+            before = start // some * tiles
+            from_tile = min(max(first_tile - before, 0), tiles)
+            to_tile = min(max(last_tile - before, 0), tiles)
+            if from_tile == to_tile:
+                continue
             _to_planes(x, n, begin * channels, rows, columns, planes)
             for g in range(start - begin, some):
                 _to_planes(y, n, (begin + g) * own, out_rows, out_columns, given[g, :own])
-                for k in range(tiles):
+                for k in range(from_tile, to_tile):
                     o = (g * tiles + k) * 4 * wide
                     for part in range(parts):
                         m = 3 * part
@@ -345,9 +362,9 @@ def _at_once(groups: int, *channels: int) -> int:
     return min(groups, -(-LANES // min(channels)))
 
 
-def _blocks(x: Array, y: Array) -> Iterator[slice]:
+def _blocks(x: Array, y: Array, threads: int) -> Iterator[slice]:
     sample = x[0].nbytes + y[0].nbytes
-    return advance_between(even_slices(len(x), tuning.COLUMN_LOOP_BYTES // sample))
+    return advance_between(even_slices(len(x), threads * (tuning.COLUMN_LOOP_BYTES // sample)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -365,13 +382,15 @@ def _apply(some: Planes, x: Array, filters: Array, bias: Array, y: Array) -> Non
     channels = x.shape[3] // groups
     filters = contiguous(filters)
     count = _at_once(groups, own, channels)
-    planes = np.zeros((count * channels, some.size), x.dtype)
+    threads = threads_for(len(x), x.size + y.size * filters.shape[2] // 8)
+    planes = np.zeros((threads, count * channels, some.size), x.dtype)
     first = _first_sums(count, own, some.computed)
-    sums = np.empty(first[-1] + _FILTERS * some.computed, x.dtype)
+    sums = np.empty((threads, first[-1] + _FILTERS * some.computed), x.dtype)
     out = y.reshape(len(y), -1, groups * own)
     tables = (some.rows, some.columns, some.windows, some.outputs, some.cells)
-    for n in _blocks(x, out):
-        _convolve(x[n], *tables, filters, bias, count, first, planes, sums, some.computed, out[n])
+    rest = filters, bias, count, first, planes, sums, some.computed
+    for n in _blocks(x, out, threads):
+        run_loop(_convolve, n.stop - n.start, threads, x[n], *tables, *rest, out[n])
 
 
 def convolve(x: Array, W: Array, bias: Array, windows: Windows, groups: int, y: Array) -> None:
@@ -400,13 +419,16 @@ def gradient(x: Array, y: Array, windows: Windows, groups: int, shape: Numbers) 
     tiles = -(-own // _FILTERS)
     parts = -(-len(some.cells) // _REGISTERS)
     count = _at_once(groups, own, channels)
-    planes = np.zeros((count * channels, some.size), x.dtype)
-    given = np.zeros((count, tiles * _FILTERS, some.computed), x.dtype)
+    N = -(-groups // count) * tiles
+    threads = threads_for(N, x.size + y.size * len(some.cells) // 8)
+    planes = np.zeros((threads, count * channels, some.size), x.dtype)
+    given = np.zeros((threads, count, tiles * _FILTERS, some.computed), x.dtype)
     total = np.zeros((groups, tiles, parts, _FILTERS * _REGISTERS, LANES), x.dtype)
     OW = windows.out[1]
     tables = (some.rows, some.columns, some.windows[::OW].copy(), np.array((0, OW, 0)))
-    for n in _blocks(x, y):
-        _gradient(x[n], y[n], *tables, some.cells, count, planes, given, total)
+    for n in _blocks(x, y, 1):
+        arrays = x[n], y[n], *tables, some.cells, count, planes, given, total
+        run_loop(_gradient, N, threads, *arrays, each=1)
     sums = row_sums(total.reshape(-1, LANES))
     sums = sums.reshape(groups, tiles, parts, _FILTERS, _REGISTERS)
     found = sums.transpose(0, 1, 3, 2, 4).reshape(groups, tiles * _FILTERS, -1)

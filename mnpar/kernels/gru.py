@@ -20,8 +20,8 @@ from mnpar.kernels.scalar import logistic, tanh
 
 
 @formula
-def gru(x: Any, y: Any, states: Any, gates: Any, inner: Any) -> Any:
-    """One step of the rows of x; the state is h."""
+def gru(x: Any, y: Any, states: Any, first: Any, gates: Any, inner: Any) -> Any:
+    """One step of the rows of x; the state is h, of rows from the first on."""
     H = states.shape[2]
     for k in range(x.shape[0]):
         for j in range(2 * H):
@@ -34,34 +34,36 @@ def gru(x: Any, y: Any, states: Any, gates: Any, inner: Any) -> Any:
             gates[k, j + 2 * H] = y[k, j + 2 * H]
         for j in range(H):
             new = gates[k, j + 2 * H]
-            states[0, k, j] = new + gates[k, j + H] * (states[0, k, j] - new)
+            states[0, first + k, j] = new + gates[k, j + H] * (states[0, first + k, j] - new)
 
 
 @formula
 def gru_gradient(
-    gates: Any, inner: Any, before: Any, start: Any, gy: Any, gs: Any, gx: Any, gp: Any
+    gates: Any, inner: Any, before: Any, start: Any, gy: Any, gs: Any, first: Any, gx: Any, gp: Any
 ) -> Any:
-    """Backward through a step, of which the states before are rows of ``before`` from start on."""
+    """Backward through a step, of which the states before are rows of ``before`` from start on,
+    and the gradients of states those from the first on.
+    """
     H = gs.shape[2]
     for k in range(gates.shape[0]):
         for j in range(H):
-            gs[0, k, j] += gy[k, j]
+            gs[0, first + k, j] += gy[k, j]
         for j in range(H):
             new = gates[k, j + 2 * H]
-            gx[k, j + 2 * H] = gs[0, k, j] * (1.0 - gates[k, j + H]) * (1.0 - new * new)
+            gx[k, j + 2 * H] = gs[0, first + k, j] * (1.0 - gates[k, j + H]) * (1.0 - new * new)
         for j in range(H):
             r = gates[k, j]
             gp[k, j] = gx[k, j + 2 * H] * inner[k, j] * r * (1.0 - r)
         for j in range(H):
             z = gates[k, j + H]
             change = before[0, start + k, j] - gates[k, j + 2 * H]
-            gp[k, j + H] = gs[0, k, j] * change * z * (1.0 - z)
+            gp[k, j + H] = gs[0, first + k, j] * change * z * (1.0 - z)
         for j in range(2 * H):
             gx[k, j] = gp[k, j]
         for j in range(H):
             gp[k, j + 2 * H] = gx[k, j + 2 * H] * gates[k, j]
         for j in range(H):
-            gs[0, k, j] *= gates[k, j + H]
+            gs[0, first + k, j] *= gates[k, j + H]
 
 
 class GRUStep(Cell):

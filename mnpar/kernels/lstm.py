@@ -27,8 +27,8 @@ from mnpar.kernels.sums import even_slices
 
 
 @formula
-def lstm(x: Any, y: Any, states: Any, gates: Any, memory: Any) -> Any:
-    """One step of the rows of x; the states are h and c."""
+def lstm(x: Any, y: Any, states: Any, first: Any, gates: Any, memory: Any) -> Any:
+    """One step of the rows of x; the states are h and c, of rows from the first on."""
     H = states.shape[2]
     for n in range(x.shape[0]):
         for j in range(2 * H):
@@ -38,42 +38,46 @@ def lstm(x: Any, y: Any, states: Any, gates: Any, memory: Any) -> Any:
         for j in range(H):
             gates[n, j + 3 * H] = logistic_of(x[n, j + 3 * H] + y[n, j + 3 * H])
         for j in range(H):
-            states[1, n, j] = gates[n, j + H] * states[1, n, j] + gates[n, j] * gates[n, j + 2 * H]
+            states[1, first + n, j] = (
+                gates[n, j + H] * states[1, first + n, j] + gates[n, j] * gates[n, j + 2 * H]
+            )
         for j in range(H):
-            memory[n, j] = tanh_of(states[1, n, j])
+            memory[n, j] = tanh_of(states[1, first + n, j])
         for j in range(H):
-            states[0, n, j] = gates[n, j + 3 * H] * memory[n, j]
+            states[0, first + n, j] = gates[n, j + 3 * H] * memory[n, j]
 
 
 @formula
 def lstm_gradient(
-    gates: Any, memory: Any, before: Any, start: Any, gy: Any, gs: Any, gx: Any, gp: Any
+    gates: Any, memory: Any, before: Any, start: Any, gy: Any, gs: Any, first: Any, gx: Any, gp: Any
 ) -> Any:
-    """Backward through a step, of which the states before are rows of ``before`` from start on."""
+    """Backward through a step, of which the states before are rows of ``before`` from start on,
+    and the gradients of states those from the first on.
+    """
     H = gs.shape[2]
     for n in range(gates.shape[0]):
         for j in range(H):
-            gs[0, n, j] += gy[n, j]
+            gs[0, first + n, j] += gy[n, j]
         for j in range(H):
-            gx[n, j + 3 * H] = gs[0, n, j] * gates[n, j + 3 * H]
+            gx[n, j + 3 * H] = gs[0, first + n, j] * gates[n, j + 3 * H]
         for j in range(H):
             m = memory[n, j]
-            gs[1, n, j] += gx[n, j + 3 * H] * (1.0 - m * m)
+            gs[1, first + n, j] += gx[n, j + 3 * H] * (1.0 - m * m)
         for j in range(H):
             i = gates[n, j]
-            gx[n, j] = gs[1, n, j] * gates[n, j + 2 * H] * i * (1.0 - i)
+            gx[n, j] = gs[1, first + n, j] * gates[n, j + 2 * H] * i * (1.0 - i)
         for j in range(H):
             f = gates[n, j + H]
-            gx[n, j + H] = gs[1, n, j] * before[1, start + n, j] * f * (1.0 - f)
+            gx[n, j + H] = gs[1, first + n, j] * before[1, start + n, j] * f * (1.0 - f)
         for j in range(H):
             a = gates[n, j + 2 * H]
-            gx[n, j + 2 * H] = gs[1, n, j] * gates[n, j] * (1.0 - a * a)
+            gx[n, j + 2 * H] = gs[1, first + n, j] * gates[n, j] * (1.0 - a * a)
         for j in range(H):
             gx[n, j + 3 * H] *= memory[n, j] * (1.0 - gates[n, j + 3 * H])
         for j in range(H):
-            gs[1, n, j] *= gates[n, j + H]
+            gs[1, first + n, j] *= gates[n, j + H]
         for j in range(H):
-            gs[0, n, j] = 0.0
+            gs[0, first + n, j] = 0.0
 
 
 class LSTMStep(Cell):

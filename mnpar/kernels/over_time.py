@@ -22,13 +22,15 @@ from mnpar.kernels import activation
 from mnpar.kernels.blas import product
 from mnpar.kernels.compiler import Cube, Formula, Integers, Loop, Matrix, Vector, suits
 from mnpar.kernels.packed import PackedMatrix, multiply_rows
+from mnpar.kernels.side_by_side import run_loop, threads_for
 from mnpar.kernels.sums import sum_over
+from mnpar.kernels.translation import Entry
 
 _cell: Any = None  # stands for a cell's formula in the loops below
 
 
 def _step(x: Matrix, y: Matrix, states: Cube, gates: Matrix, extra: Matrix) -> None:
-    _cell(x, y, states, gates, extra)
+    _cell(x, y, states, 0, gates, extra)
 
 
 def _gradient(
@@ -41,7 +43,7 @@ def _gradient(
     gx: Matrix,
     gp: Matrix,
 ) -> None:
-    _cell(gates, extra, before, start, gy, gs, gx, gp)
+    _cell(gates, extra, before, start, gy, gs, 0, gx, gp)
 
 
 def _all_steps(
@@ -57,22 +59,29 @@ def _all_steps(
     y: Matrix,
     hs: Matrix,
     keeps: int,
+    thread: int,
+    first: int,
+    last: int,
 ) -> None:
-    """Run a cell over the steps that begin in rows ``starts`` and have ``counts`` of them. Unless
-    it ``keeps`` what backward needs, ``before``, ``gates`` and ``extra`` have room for one step.
+    """Run a cell over the steps that begin in rows ``starts`` and have ``counts`` of them, for some
+    sequences. Unless it ``keeps`` what backward needs, ``before``, ``gates`` and ``extra`` have
+    room for one step.
     """
     S, H = states.shape[0], states.shape[2]
     for k in range(starts.size):
-        start, n = starts[k], counts[k]
+        start, n = starts[k], min(counts[k], last)
+        if n <= first:
+            continue  # the others have ended, or not begun
         place = start if keeps else 0
-        end = place + n
+        here, there = slice(first, n), slice(place + first, place + n)
         for s in range(S):
-            for i in range(n):
+            for i in range(first, n):
                 for j in range(H):
                     before[s, place + i, j] = states[s, i, j]
-        multiply_rows(states[0, :n], panels, bias, y[:n])
-        _cell(x[start : start + n], y[:n], states, gates[place:end], extra[place:end])
-        for i in range(n):
+        multiply_rows(states[0, here], panels, bias, y[here])
+        seen = x[start + first : start + n]
+        _cell(seen, y[here], states, first, gates[there], extra[there])
+        for i in range(first, n):
             for j in range(H):
                 hs[start + i, j] = states[0, i, j]
 
@@ -90,15 +99,22 @@ def _all_gradients(
     gx: Matrix,
     gp: Matrix,
     gh: Matrix,
+    thread: int,
+    first: int,
+    last: int,
 ) -> None:
-    """Go backward through the steps; ``bias`` is 0, and ``gh`` room for a product."""
+    """Go backward through the steps, for some sequences; ``bias`` is 0, and ``gh`` room for a
+    product.
+    """
     for k in range(starts.size - 1, -1, -1):
-        start, n = starts[k], counts[k]
-        end = start + n
+        n = min(counts[k], last)
+        if n <= first:
+            continue
+        start, end = starts[k] + first, starts[k] + n
         of_step = gates[start:end], extra[start:end]
-        _cell(*of_step, before, start, gys[start:end], gs, gx[start:end], gp[start:end])
-        multiply_rows(gp[start:end], panels, bias, gh[:n])
-        for i in range(n):
+        _cell(*of_step, before, start, gys[start:end], gs, first, gx[start:end], gp[start:end])
+        multiply_rows(gp[start:end], panels, bias, gh[first:n])
+        for i in range(first, n):
             for j in range(gh.shape[1]):
                 gs[0, i, j] += gh[i, j]
 
@@ -113,12 +129,13 @@ class CellLoops:
     """
 
     def __init__(self, name: str, step: Formula, gradient: Formula) -> None:
-        def loop(function: Any, cell: Formula) -> Loop:
-            return Loop(function, f"over_time.{name}{function.__name__}", {"_cell": cell})
+        def loop(function: Any, cell: Formula, entry: Entry = "whole") -> Loop:
+            called = f"over_time.{name}{function.__name__}"
+            return Loop(function, called, {"_cell": cell}, entry=entry)
 
-        self.step, self.all_steps = loop(_step, step), loop(_all_steps, step)
-        self.gradient = loop(_gradient, gradient)
-        self.all_gradients = loop(_all_gradients, gradient)
+        self.step, self.gradient = loop(_step, step), loop(_gradient, gradient)
+        self.all_steps = loop(_all_steps, step, "parts")
+        self.all_gradients = loop(_all_gradients, gradient, "parts")
 
 
 class Cell:
@@ -256,9 +273,9 @@ class OverTime:
         loops = cell.loops if self.compiled else None
         if loops is not None and packed.panels is not None:
             room = before, gates, extra, y, hs
-            loops.all_steps(
-                x, packed.panels, packed.bias, *self._places(), states, *room, int(keeps)
-            )
+            factor = packed.panels, packed.bias
+            arrays = x, *factor, *self._places(), states, *room, int(keeps)
+            run_loop(loops.all_steps, rows, self._threads_for(U), *arrays, each=1)
         else:
             step = cell.forward if loops is None else loops.step
             for start, n in zip(self.starts, self.counts, strict=True):
@@ -300,7 +317,8 @@ class OverTime:
         loops = cell.loops if self.compiled and suits(gys, U) else None
         if loops is not None and packed.panels is not None:
             factor = packed.panels, packed.bias
-            loops.all_gradients(*self.kept, *factor, *self._places(), gys, gs, gx, gp, gh)
+            arrays = *self.kept, *factor, *self._places(), gys, gs, gx, gp, gh
+            run_loop(loops.all_gradients, rows, self._threads_for(U), *arrays, each=1)
         else:
             gradient = cell.backward if loops is None else loops.gradient
             steps = list(zip(self.starts, self.counts, strict=True))
@@ -310,6 +328,10 @@ class OverTime:
                 gradient(*of_step, before, start, gys[here], gs, gx[here], gp[here])
                 gs[0, :n] += packed.multiply(gp[here], gh[:n])
         return gx, product(gp.T, before[0]), sum_over(gp, 0), list(gs)
+
+    def _threads_for(self, U: Array) -> int:
+        """Return how many threads have a share of the sequences each."""
+        return threads_for(max(self.counts), self.total * U.size // 8)
 
     def _places(self) -> tuple[Array, Array]:
         """The first rows of the steps, and how many each has, for loops."""

@@ -13,9 +13,10 @@ import numpy as np
 
 from mnpar import backend
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Integers, Matrix, Vector, compiled, formula, reduction, suits
+from mnpar.kernels.compiler import Integers, Matrix, Vector, divided, formula, reduction, suits
 from mnpar.kernels.dtypes import as_floating, upcast_halves
 from mnpar.kernels.scalar import exp, number_of, rank_of
+from mnpar.kernels.side_by_side import run_loop, threads_for
 from mnpar.kernels.sums import MODEST, is_rowwise, row_blocks, row_sums, sum_array, sum_over
 
 
@@ -41,10 +42,17 @@ def as_rows(x: Array, axis: int) -> Array | None:
     return x.reshape(-1, x.shape[-1]) if last and x.size else None
 
 
-@compiled
-def _softmax(x: Matrix, y: Matrix) -> None:
-    N, C = x.shape
-    for n in range(N):
+def _threads_for(rows: Array) -> int:
+    """Return how many threads exponentials of rows have: each takes as long as some ten numbers
+    that are read.
+    """
+    return threads_for(len(rows), 10 * rows.size)
+
+
+@divided
+def _softmax(x: Matrix, y: Matrix, thread: int, begin: int, end: int) -> None:
+    C = x.shape[1]
+    for n in range(begin, end):
         most = _largest(x, n)
         total = 0.0
         for c in range(C):
@@ -62,16 +70,18 @@ _SHORT = 256
 _SOME = 512
 
 
-@compiled
-def _softmax_of_short(x: Matrix, y: Matrix, flat: Vector) -> None:
+@divided
+def _softmax_of_short(
+    x: Matrix, y: Matrix, flat: Vector, thread: int, begin: int, end: int
+) -> None:
     """The same; ``flat`` is y, as a vector."""
-    N, C = x.shape
+    C = x.shape[1]
     some = _SOME // C
-    for start in range(0, N, some):
-        end = min(start + some, N)
-        _subtract_largest(x, start, end, y)
-        _exponentiate(flat[start * C : end * C])
-        for n in range(start, end):
+    for start in range(begin, end, some):
+        stop = min(start + some, end)
+        _subtract_largest(x, start, stop, y)
+        _exponentiate(flat[start * C : stop * C])
+        for n in range(start, stop):
             share = 1.0 / _sum(y[n])
             for c in range(C):
                 y[n, c] *= share
@@ -123,10 +133,11 @@ def softmax(x: Array, axis: int) -> Array:
         return np.moveaxis(softmax(np.moveaxis(x, axis, -1), -1), -1, axis)
     if suits(x) and (rows := as_rows(x, axis)) is not None:
         y = np.empty_like(x)
+        N, threads = len(rows), _threads_for(rows)
         if rows.shape[1] < _SHORT:
-            _softmax_of_short(rows, y.reshape(rows.shape), y)
+            run_loop(_softmax_of_short, N, threads, rows, y.reshape(rows.shape), y)
         else:
-            _softmax(rows, y.reshape(rows.shape))
+            run_loop(_softmax, N, threads, rows, y.reshape(rows.shape))
         return y
     xp = backend.get_array_module(x)
     if not x.size:
@@ -147,10 +158,10 @@ def softmax(x: Array, axis: int) -> Array:
     return y
 
 
-@compiled
-def _softmax_gradient(y: Matrix, gy: Matrix, gx: Matrix) -> None:
-    N, C = y.shape
-    for n in range(N):
+@divided
+def _softmax_gradient(y: Matrix, gy: Matrix, gx: Matrix, thread: int, begin: int, end: int) -> None:
+    C = y.shape[1]
+    for n in range(begin, end):
         total = 0.0
         for c in range(C):
             total += gy[n, c] * y[n, c]
@@ -164,7 +175,8 @@ def softmax_gradient(y: Array, gy: Array, axis: int) -> Array:
         return np.moveaxis(softmax_gradient(_moved(y, axis), _moved(gy, axis), -1), -1, axis)
     if suits(y, gy) and (rows := as_rows(y, axis)) is not None:
         gx = np.empty_like(y)
-        _softmax_gradient(rows, gy.reshape(rows.shape), gx.reshape(rows.shape))
+        arrays = rows, gy.reshape(rows.shape), gx.reshape(rows.shape)
+        run_loop(_softmax_gradient, len(rows), threads_for(len(rows), 3 * rows.size), *arrays)
         return gx
     if not is_rowwise(y, axis):
         result: Array = y * (gy - sum_over(gy * y, axis, keepdims=True))
@@ -177,10 +189,10 @@ def softmax_gradient(y: Array, gy: Array, axis: int) -> Array:
     return gx
 
 
-@compiled
-def _log_softmax(x: Matrix, y: Matrix) -> None:
-    N, C = x.shape
-    for n in range(N):
+@divided
+def _log_softmax(x: Matrix, y: Matrix, thread: int, begin: int, end: int) -> None:
+    C = x.shape[1]
+    for n in range(begin, end):
         most = _largest(x, n)
         total = 0.0
         for c in range(C):
@@ -192,16 +204,19 @@ def _log_softmax(x: Matrix, y: Matrix) -> None:
             y[n, c] -= log
 
 
-@compiled
-def _log_softmax_of_short(x: Matrix, y: Matrix, flat: Vector, room: Vector) -> None:
+@divided
+def _log_softmax_of_short(
+    x: Matrix, y: Matrix, flat: Vector, rooms: Matrix, thread: int, begin: int, end: int
+) -> None:
     """The same; ``flat`` is y, as a vector."""
-    N, C = x.shape
+    C = x.shape[1]
+    room = rooms[thread]
     some = _SOME // C
-    for start in range(0, N, some):
-        end = min(start + some, N)
-        _subtract_largest(x, start, end, y)
-        _take_exponentials(flat[start * C : end * C], room)
-        for n in range(start, end):
+    for start in range(begin, end, some):
+        stop = min(start + some, end)
+        _subtract_largest(x, start, stop, y)
+        _take_exponentials(flat[start * C : stop * C], room)
+        for n in range(start, stop):
             log = math.log(_sum(room[(n - start) * C : (n + 1 - start) * C]))
             for c in range(C):
                 y[n, c] -= log
@@ -213,10 +228,12 @@ def log_softmax(x: Array, axis: int) -> Array:
         return np.moveaxis(log_softmax(np.moveaxis(x, axis, -1), -1), -1, axis)
     if suits(x) and (rows := as_rows(x, axis)) is not None:
         y = np.empty_like(x)
+        N, threads = len(rows), _threads_for(rows)
         if rows.shape[1] < _SHORT:
-            _log_softmax_of_short(rows, y.reshape(rows.shape), y, np.empty(_SOME, x.dtype))
+            arrays = rows, y.reshape(rows.shape), y, np.empty((threads, _SOME), x.dtype)
+            run_loop(_log_softmax_of_short, N, threads, *arrays)
         else:
-            _log_softmax(rows, y.reshape(rows.shape))
+            run_loop(_log_softmax, N, threads, rows, y.reshape(rows.shape))
         return y
     if not x.size:
         return as_floating(x).copy()
@@ -227,10 +244,12 @@ def log_softmax(x: Array, axis: int) -> Array:
     return y
 
 
-@compiled
-def _log_softmax_gradient(y: Matrix, gy: Matrix, gx: Matrix) -> None:
-    N, C = y.shape
-    for n in range(N):
+@divided
+def _log_softmax_gradient(
+    y: Matrix, gy: Matrix, gx: Matrix, thread: int, begin: int, end: int
+) -> None:
+    C = y.shape[1]
+    for n in range(begin, end):
         total = 0.0
         for c in range(C):
             total += gy[n, c]
@@ -244,17 +263,27 @@ def log_softmax_gradient(y: Array, gy: Array, axis: int) -> Array:
         return np.moveaxis(log_softmax_gradient(_moved(y, axis), _moved(gy, axis), -1), -1, axis)
     if suits(y, gy) and (rows := as_rows(y, axis)) is not None:
         gx = np.empty_like(y)
-        _log_softmax_gradient(rows, gy.reshape(rows.shape), gx.reshape(rows.shape))
+        arrays = rows, gy.reshape(rows.shape), gx.reshape(rows.shape)
+        run_loop(_log_softmax_gradient, len(rows), _threads_for(rows), *arrays)
         return gx
     xp = backend.get_array_module(y)
     result: Array = gy - xp.exp(y) * sum_over(gy, axis, keepdims=True)
     return result
 
 
-@compiled
-def _exponentials(x: Matrix, labels: Integers, e: Matrix, total: Vector, score: Vector) -> None:
-    M, C = x.shape
-    for m in range(M):
+@divided
+def _exponentials(
+    x: Matrix,
+    labels: Integers,
+    e: Matrix,
+    total: Vector,
+    score: Vector,
+    thread: int,
+    begin: int,
+    end: int,
+) -> None:
+    C = x.shape[1]
+    for m in range(begin, end):
         most = _largest(x, m)
         s = 0.0
         for c in range(C):
@@ -265,20 +294,28 @@ def _exponentials(x: Matrix, labels: Integers, e: Matrix, total: Vector, score: 
         score[m] = x[m, labels[m]] - most
 
 
-@compiled
+@divided
 def _exponentials_of_short(
-    x: Matrix, labels: Integers, e: Matrix, flat: Vector, total: Vector, score: Vector
+    x: Matrix,
+    labels: Integers,
+    e: Matrix,
+    flat: Vector,
+    total: Vector,
+    score: Vector,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
     """The same; ``flat`` is e, as a vector."""
-    M, C = x.shape
+    C = x.shape[1]
     some = _SOME // C
-    for start in range(0, M, some):
-        end = min(start + some, M)
-        _subtract_largest(x, start, end, e)
-        for m in range(start, end):
+    for start in range(begin, end, some):
+        stop = min(start + some, end)
+        _subtract_largest(x, start, stop, e)
+        for m in range(start, stop):
             score[m] = e[m, labels[m]]
-        _exponentiate(flat[start * C : end * C])
-        for m in range(start, end):
+        _exponentiate(flat[start * C : stop * C])
+        for m in range(start, stop):
             total[m] = _sum(e[m])
 
 
@@ -293,10 +330,11 @@ def exponentials(rows: Array, labels: Array) -> tuple[Array, Array, Array | None
         total = np.empty(len(rows), rows.dtype)
         score: Any = np.empty_like(total)
         wanted = labels.astype(np.int64, copy=False)
+        M, threads = len(rows), _threads_for(rows)
         if rows.shape[1] < _SHORT:
-            _exponentials_of_short(rows, wanted, e, e, total, score)
+            run_loop(_exponentials_of_short, M, threads, rows, wanted, e, e, total, score)
         else:
-            _exponentials(rows, wanted, e, total, score)
+            run_loop(_exponentials, M, threads, rows, wanted, e, total, score)
         return e, total, score
     xp = backend.get_array_module(rows)
     places = xp.arange(labels.size), labels
@@ -312,12 +350,19 @@ def exponentials(rows: Array, labels: Array) -> tuple[Array, Array, Array | None
     return e, row_sums(e), score
 
 
-@compiled
+@divided
 def _cross_entropy_gradient(
-    e: Matrix, part: Vector, labels: Integers, g: Vector, gx: Matrix
+    e: Matrix,
+    part: Vector,
+    labels: Integers,
+    g: Vector,
+    gx: Matrix,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
-    M, C = e.shape
-    for m in range(M):
+    C = e.shape[1]
+    for m in range(begin, end):
         p = part[m]
         for c in range(C):
             gx[m, c] = e[m, c] * p
@@ -335,7 +380,8 @@ def cross_entropy_gradient(
     if suits(e) and part.dtype == e.dtype:
         gx = np.empty_like(e)
         each = np.full(len(e), g, e.dtype)
-        _cross_entropy_gradient(e, part, labels.astype(np.int64, copy=False), each, gx)
+        arrays = e, part, labels.astype(np.int64, copy=False), each, gx
+        run_loop(_cross_entropy_gradient, len(e), threads_for(len(e), 2 * e.size), *arrays)
         return gx
     places = xp.arange(labels.size), labels
     gx = e * part[:, None]

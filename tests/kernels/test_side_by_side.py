@@ -314,6 +314,21 @@ def normalize(x, C):
     return F.batch_normalization(x, filters(C), filters(C))
 
 
+def labels(*shape):
+    return np.random.default_rng(2).integers(0, 18, shape).astype("i4")
+
+
+def recurrent(function, x, gates):
+    """Sequences of uneven lengths, 40 units."""
+    rows = F.reshape(x, (-1, 18))
+    ends = np.cumsum([9, 9, 9, 8, 8, 8, 7, 5, 5, 5, 5, 3, 3, 3, 2, 2, 2, 2, 2, 1, 1, 1])
+    xs = F.split_axis(rows[: ends[-1]], ends[:-1], 0)
+    ws = [[filters(40, 18) for _ in range(gates)] + [filters(40, 40) for _ in range(gates)]]
+    bs = [[filters(40) for _ in range(2 * gates)]]
+    first = [filters(1, len(xs), 40) for _ in range(2 if gates == 4 else 1)]
+    return F.concat(function(1, 0.0, *first, ws, bs, xs)[-1], axis=0)
+
+
 COMPUTATIONS = {
     "convolution": lambda x: F.convolution_2d(x, filters(20, 18, 2, 2), None, 2),
     "convolution, padded": lambda x: F.convolution_2d(x, filters(20, 18, 3, 3), None, 2, 1),
@@ -337,6 +352,15 @@ COMPUTATIONS = {
     ),
     "averages": lambda x: F.average_pooling_2d(x, 3, 2, 1),
     "averages of few": lambda x: F.average_pooling_2d(x, 2),
+    "convolution in few groups": lambda x: F.convolution_2d(
+        x, filters(10, 9, 3, 3), None, 1, 1, groups=2
+    ),
+    "softmax": F.softmax,
+    "log_softmax": F.log_softmax,
+    "softmax of rows": lambda x: F.softmax(F.reshape(x, (7, -1))),
+    "cross entropy": lambda x: F.softmax_cross_entropy(x, labels(7, 12, 12), reduce="no"),
+    "LSTM": lambda x: recurrent(F.n_step_lstm, x, 4),
+    "GRU": lambda x: recurrent(F.n_step_gru, x, 3),
     "relu": F.relu,
     "sigmoid": F.sigmoid,
 }
