@@ -45,7 +45,8 @@ _AWAKE, _ASLEEP, _BUSY, _STARTS, _CALLED = range(5)  # called: by a part in Pyth
 # Places in a job.
 _PART, _ARGUMENTS, _N, _PARTS, _TAKEN, _BACK, _ENDED, _BEGUN, _STATUS = range(0, 72, 8)
 _YIELDS = 32  # looks between two in which a thread gives way
-_NAP = 20  # µs
+_NAP = 20  # µs; of a thread that waits for the last parts of its job, where it may not spin or
+_PATIENCE = 64  # has done so for this many times as long as one that waits for a job
 
 
 @formula
@@ -107,7 +108,7 @@ def _divide(
         for slot in range(get(pool + _WORKERS)):
             if exchange_if(pool + _HEAD + slot * _SLOT, job, _AWAKE):
                 given -= 1
-        left = get(pool + _SPINS)
+        left = get(pool + _SPINS) * _PATIENCE
         while get(job + _ENDED) < given:
             if left > 0:
                 left -= 1
