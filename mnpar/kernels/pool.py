@@ -1,7 +1,7 @@
 """Threads that wait without Python for parts of loops.
 
 Waking a thread of Python takes as long as most loops run. So the threads of a pool are in compiled
-code while they have nothing to do: they look again and again for a job (for ``POOL_SPINS``
+code while they have nothing to do: they look again and again for a job (for ``POOL_SPIN``
 microseconds, and only where cores are free), and then sleep until one comes. A job lies in the
 memory of the thread that waits for it, which takes parts of it from the front, while others take
 them from the back: so threads find in their caches what they have written before. Whoever has given
@@ -40,8 +40,8 @@ from mnpar.kernels.compiler import Loop, compiled, formula
 # Places in a pool, in bytes; and behind ``_HEAD`` in what each thread has.
 _DIVIDE, _WORKERS, _SPINS, _HEAD = 0, 8, 16, 128
 _MUTEX, _CONDITION, _SLOT = 64, 128, 192  # as large as those of any system
-# States of a thread
-_AWAKE, _ASLEEP, _BUSY, _STARTS, _CALLED = range(5)  # called: by a part in Python
+# States of a thread.
+_AWAKE, _ASLEEP, _BUSY = range(3)
 # Places in a job.
 _PART, _ARGUMENTS, _N, _PARTS, _TAKEN, _BACK, _ENDED, _BEGUN, _STATUS = range(0, 72, 8)
 _YIELDS = 32  # looks between two in which a thread gives way
@@ -120,8 +120,9 @@ def _divide(
 
 
 def _serve(pool: int, slot: int) -> None:
-    """Do parts of jobs, until a part in Python is there to be done."""
+    """Do parts of jobs, for ever."""
     state = pool + _HEAD + slot * _SLOT
+    put(state, _AWAKE)
     while True:
         job = get(state)
         left = get(pool + _SPINS)
@@ -138,22 +139,12 @@ def _serve(pool: int, slot: int) -> None:
                     await_signal(state + _CONDITION, state + _MUTEX)
                 unlock(state + _MUTEX)
         elif exchange_if(state, job, _BUSY):  # or it has been taken back
-            if job == _CALLED:
-                return
             thread = add(job + _BEGUN, 1) + 1
             parts = get(job + _PARTS)
             while add(job + _TAKEN, 1) < parts:
                 _do_part(job, thread, parts - 1 - add(job + _BACK, 1))
             add(job + _ENDED, 1)  # from here on the job may be gone
             put(state, _AWAKE)
-
-
-def _call_back(pool: int, most: int) -> None:
-    """Call up to ``most`` threads back into Python."""
-    slot = 0
-    while most > 0 and slot >= 0:
-        slot = _claim_next(pool, slot, _CALLED)
-        most -= 1
 
 
 def _spin(times: int) -> None:
@@ -163,7 +154,7 @@ def _spin(times: int) -> None:
 
 MOST = 255  # threads of a pool, beside those that ask
 _DIVIDES = Loop(_divide, entry="address")  # type: ignore[arg-type]
-_SERVES, _CALLS, _SPINS_ALONE = compiled(_serve), compiled(_call_back), compiled(_spin)
+_SERVES, _SPINS_ALONE = compiled(_serve), compiled(_spin)
 
 
 class Pool:
@@ -178,7 +169,7 @@ class Pool:
         room = _HEAD + _SLOT * (MOST + 1)
         self._memory = machine_code.keep(ctypes.create_string_buffer(room))
         self.address = -(-ctypes.addressof(self._memory) // _SLOT) * _SLOT
-        self._serve, self._call = _SERVES.at("d"), _CALLS.at("d")
+        self._serve = _SERVES.at("d")
         self._spins = 0
         self._at(_DIVIDE).value = _DIVIDES.address()
 
@@ -186,35 +177,18 @@ class Pool:
         return ctypes.c_int64.from_address(self.address + place)
 
     def add(self, slot: int) -> None:
-        """Make room for a thread, the slot-th."""
+        """Make room for a thread, the slot-th, which then calls :meth:`serve`."""
         place = _HEAD + slot * _SLOT
         system = ctypes.CDLL(None)
         for name, offset in (("mutex", _MUTEX), ("cond", _CONDITION)):
             made = getattr(system, f"pthread_{name}_init")
             made(ctypes.c_void_p(self.address + place + offset), None)
-        self._at(place).value = _STARTS
+        self._at(place).value = _BUSY
         self._at(_WORKERS).value = slot + 1
 
-    def await_threads(self) -> None:
-        """Wait until all threads have begun."""
-        for slot in range(self._at(_WORKERS).value):
-            state = self._at(_HEAD + slot * _SLOT)
-            while state.value == _STARTS:
-                time.sleep(0)
-
-    def admit(self, slot: int) -> None:
-        """Let a thread have jobs from now on, whether or not it is in :meth:`serve` yet."""
-        self._at(_HEAD + slot * _SLOT).value = _AWAKE
-
     def serve(self, slot: int) -> None:
-        """Do parts of loops; return when a part in Python waits, and have no jobs until
-        :meth:`admit`.
-        """
+        """Do parts of loops, for ever."""
         self._serve(self.address, slot)
-
-    def call(self, most: int) -> None:
-        """Let up to ``most`` threads that have nothing to do return from :meth:`serve`."""
-        self._call(self.address, most)
 
     def let_spin(self, may: bool) -> None:
         """Let threads that wait look for a job for a while before they sleep, or not."""

@@ -103,7 +103,6 @@ ATTENTION_LOOP_MOST = 2**19  # multiplications of both products: more are faster
 # Loops on several threads (side_by_side.py, pool.py): benchmark "steps" with --threads 2.
 # numbers for each thread, at least, which take some 5 µs: one that spins begins after 1
 LOOP_THREAD_LEAST = 2**14
-PART_THREAD_LEAST = 2**19  # the same, of parts in Python, for whose lock a thread waits
 POOL_SPIN = 30  # µs for which a thread spins before it sleeps
 PARTS_OF_THREAD = 3  # parts of a loop for each thread: one that comes late takes fewer
 

@@ -13,7 +13,7 @@ import mnpar
 import mnpar.functions as F
 from mnpar.kernels import compiler, side_by_side, tuning
 from mnpar.kernels.compiler import Matrix, Vector, divided
-from mnpar.kernels.side_by_side import run_loop, run_parts, run_stages
+from mnpar.kernels.side_by_side import run_loop, run_stages, threads_for
 from mnpar.runtime import blas_threads
 
 needs_loops = pytest.mark.skipif(not compiler.is_usable(), reason="numba is not installed")
@@ -23,86 +23,7 @@ needs_loops = pytest.mark.skipif(not compiler.is_usable(), reason="numba is not 
 def use_threads(monkeypatch):
     """Lets loops have so many threads, however small they are."""
     monkeypatch.setattr(tuning, "LOOP_THREAD_LEAST", 1)
-    monkeypatch.setattr(tuning, "PART_THREAD_LEAST", 1)
     return lambda n: monkeypatch.setattr(side_by_side, "threads_of_loops", lambda: n)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 8])
-@pytest.mark.parametrize("N", [1, 2, 7])
-def test_the_parts_are_all_there_once(N, threads, use_threads):
-    use_threads(threads)
-    x, where = np.zeros(N), []
-
-    def add(part):
-        x[part] += 1
-        where.append(threading.current_thread())
-
-    run_parts(add, N, size=100)
-    assert x.tolist() == [1] * N
-    assert len(where) == -(-N // -(-N // min(threads, N)))
-    assert threading.current_thread() in where
-
-
-def test_few_numbers_stay_on_one_thread(monkeypatch):
-    monkeypatch.setattr(side_by_side, "threads_of_loops", lambda: 4)
-    parts = []
-    run_parts(parts.append, 10, size=2 * tuning.PART_THREAD_LEAST - 1)
-    assert parts == [slice(0, 10)]
-
-
-@pytest.mark.parametrize("first", [True, False], ids=["this thread's", "another's"])
-def test_an_error_is_raised_when_all_parts_have_ended(first, use_threads):
-    use_threads(2)
-    ended = []
-    other_began = threading.Event()
-
-    def work(part):
-        if (part.start == 0) == first:
-            if first:
-                other_began.wait(10)
-            raise ZeroDivisionError
-        other_began.set()
-        ended.append(part)
-
-    with pytest.raises(ZeroDivisionError):
-        run_parts(work, 2, size=100)
-    assert len(ended) == 1
-
-
-def test_a_part_that_asks_for_parts_computes_them_itself(use_threads):
-    use_threads(2)
-    found = []
-    other_began = threading.Event()
-
-    def work(part):
-        if not part.start:
-            other_began.wait(10)
-        other_began.set()
-        run_parts(lambda inner: found.append((part.start, inner, threading.get_ident())), 4, 100)
-
-    run_parts(work, 2, size=100)
-    beside = [(inner, thread) for outer, inner, thread in found if outer == 1]
-    assert [inner for inner, _ in beside] == [slice(0, 4)]
-    assert beside[0][1] != threading.get_ident()
-
-
-def test_ranks_that_are_threads_share_the_threads(use_threads):
-    use_threads(3)
-    x = np.zeros((8, 300))
-
-    def rank(i):
-        def add(part):
-            x[i, part] += 1
-
-        for _ in range(50):
-            run_parts(add, 300, size=1000)
-
-    ranks = [threading.Thread(target=rank, args=(i,)) for i in range(8)]
-    for each in ranks:
-        each.start()
-    for each in ranks:
-        each.join()
-    assert (x == 50).all()
 
 
 @divided
@@ -240,21 +161,6 @@ def test_threads_that_do_not_spin_compute_the_same(monkeypatch):
         assert (x == 1).all()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_a_forked_process_makes_threads_of_its_own(use_threads):
-    use_threads(2)
-    run_parts(lambda part: None, 2, size=100)
-    child = os.fork()
-    if not child:
-        done = []
-        try:
-            run_parts(done.append, 2, size=100)
-        finally:
-            os._exit(len(done))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
-
-
 @pytest.mark.parametrize(
     ("said", "threads"),
     [({}, 3), ({"OMP_NUM_THREADS": "2,4"}, 2), ({"MKL_NUM_THREADS": "5"}, 5)],
@@ -275,26 +181,27 @@ def test_loops_have_as_many_threads_as_the_environment_says_or_cores_of_the_rank
         blas_threads._told.cache_clear()
 
 
-def test_parts_that_multiply_have_one_thread_of_blas_each(use_threads, monkeypatch):
+def test_threads_that_multiply_have_one_thread_of_blas_each(monkeypatch):
     class Library:
         num_threads = 3
 
         def set_num_threads(self, threads):
             self.num_threads = threads
 
-    library, seen = Library(), []
+    library = Library()
     monkeypatch.setattr(blas_threads, "_openblas", lambda: [library])
-    use_threads(2)
-
-    def work(part):
-        seen.append(library.num_threads)
-        if part.start:
+    with blas_threads.one_thread_each:
+        with pytest.raises(ZeroDivisionError), blas_threads.one_thread_each:
             raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), blas_threads.one_thread_each:
-        run_parts(work, 2, size=100, multiplies=True)
-    assert seen == [1, 1]
+        assert library.num_threads == 1
     assert library.num_threads == 3
+
+
+def test_few_numbers_stay_on_one_thread(monkeypatch):
+    monkeypatch.setattr(side_by_side, "threads_of_loops", lambda: 4)
+    few = tuning.LOOP_THREAD_LEAST
+    asked = [(10, 2 * few - 1), (10, 2 * few), (1, 9 * few), (3, 9 * few), (10, 9 * few)]
+    assert [threads_for(*one) for one in asked] == [1, 2, 1, 3, 4]
 
 
 def images(N, C, size):
