@@ -377,7 +377,8 @@ class Parser(argparse.ArgumentParser):
             return
         type_, default = (value, default) if callable(value) else (type(value), value)
         if default is not None:
-            help = f"{help} ({default})"
+            shown = "x".join(map(str, default)) if type_ is dims else default
+            help = f"{help} ({shown})"
         if variable is not None:
             help = f"{help} (the variable {variable})"
             default = os.environ.get(variable, default)

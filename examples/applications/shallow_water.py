@@ -484,7 +484,7 @@ def draw(film, cells, path):
         image = ax.imshow(
             spin / DX / CORIOLIS, origin="lower", extent=extent, cmap="RdBu_r", vmin=-1, vmax=1
         )
-        ax.set(title=f"after {steps * DT / 86400:.1f} days", xlabel="km", ylabel="km")
+        ax.set(title=f"after {steps * DT / 86400:.2g} days", xlabel="km", ylabel="km")
         ax.label_outer()
     figure.colorbar(image, ax=axes, label="vorticity / Coriolis parameter", shrink=0.8)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -512,7 +512,7 @@ def check(parser, args):
 def flags():
     """Return the parser of the command line."""
     parser = mnpar.launch.Parser(__doc__, ranks=2, check=check)
-    parser.flag("--cells", mnpar.launch.dims, "columns x rows", default=(180, 90))
+    parser.flag("--cells", mnpar.launch.dims, "columns x rows", default=(180, 90), metavar="CxR")
     parser.flag("--steps", 8000, "time steps after the first", least=2 * FRAMES)
     parser.flag("--viscosity", 500.0, "of the lateral friction, in m²/s")
     parser.flag("--local", "numpy", "what computes a time step", choices=[*LIBRARIES])

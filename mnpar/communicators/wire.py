@@ -473,7 +473,9 @@ def check(x: Array) -> str:
                 instead += ", numpy.asarray for a number"
             if hasattr(x, "node"):
                 instead = "mnpar.functions has the same for Variables, with their gradients"
-            if getattr(x, "layout", None) is not None:
+            if type(x).__module__.startswith("torch"):
+                instead = "mnpar.torch has the same for tensors, with their gradients"
+            elif getattr(x, "layout", None) is not None:
                 instead = "x.part.array is this rank's part, x.gather().array the whole array"
             raise TypeError(
                 f"a numpy or cupy array is sent here, not {type(x).__name__}: {instead}"

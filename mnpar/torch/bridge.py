@@ -42,8 +42,9 @@ def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tensor that was given.
 
     Raises:
-        TypeError: a tensor has a dtype that numpy does not have, or is sparse; RuntimeError:
-            PyTorch traces or transforms the program, which would send nothing when it runs.
+        TypeError: a Variable was given, or a tensor that is sparse, or has a dtype that numpy does
+            not have; RuntimeError: PyTorch traces or transforms the program, which would send
+            nothing when it runs.
     """
     name = function.__name__
     if torch.jit.is_tracing():
@@ -59,6 +60,13 @@ def run(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         wanted = x.requires_grad and torch.is_grad_enabled()
         return Variable(array_of(x.cpu()), requires_grad=wanted)
 
+    def refuse(x: Variable) -> Variable:
+        raise TypeError(
+            f"{name} at {call_site()}: mnpar.torch takes tensors, not a Variable, whose gradient "
+            f"would end here: mnpar.functions.{name} takes Variables"
+        )
+
+    replaced((args, kwargs), Variable, refuse)
     args, kwargs = replaced((args, kwargs), torch.Tensor, enter)
     given = [x.cpu() for x in tensors]
     inputs: list[Variable] = []

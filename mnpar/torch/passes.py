@@ -9,6 +9,7 @@ from typing import TypeAlias
 import torch
 
 from mnpar.torch.history import History, current_history
+from mnpar.variable import Variable
 
 Tensors: TypeAlias = "torch.Tensor | Sequence[torch.Tensor]"
 Gradients: TypeAlias = "torch.Tensor | Sequence[torch.Tensor | None] | None"
@@ -34,7 +35,8 @@ def backward(
         create_graph: make the gradients differentiable themselves; the same on all ranks.
 
     Raises:
-        RuntimeError: an earlier backward has used up the graph; MismatchError: another rank, from
+        TypeError: something else than a tensor is among ``tensors``; RuntimeError: an earlier
+            backward has used up the graph; MismatchError: another rank, from
             which a gradient comes, runs a pass of another kind.
 
     Example:
@@ -91,7 +93,7 @@ def grad(
         [(12.0, 4.0), (12.0, 4.0)]
     """
     roots, gradients = _paired(outputs, grad_outputs)
-    wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    wanted = _as_list(inputs)
     count = len(wanted)
     with _visiting(create_graph if retain_graph is None else retain_graph) as history:
         if len(history):
@@ -111,13 +113,30 @@ def _paired(
     tensors: Tensors, gradients: Gradients
 ) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
     """Return tensors and their gradients as lists of one length."""
-    roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    roots = _as_list(tensors)
     if gradients is None:
         return roots, [None] * len(roots)
     given = [gradients] if isinstance(gradients, torch.Tensor) else list(gradients)
     if len(given) != len(roots):
         raise ValueError(f"{len(roots)} tensors have {len(given)} gradients")
     return roots, given
+
+
+def _as_list(tensors: Tensors) -> list[torch.Tensor]:
+    """Return one tensor, or several, as a list.
+
+    Raises:
+        TypeError: something else is among them.
+    """
+    if isinstance(tensors, torch.Tensor):
+        return [tensors]
+    several = hasattr(tensors, "__iter__") and not hasattr(tensors, "dtype")
+    listed = list(tensors) if several else [tensors]
+    for x in listed:
+        if not isinstance(x, torch.Tensor):
+            instead = ": mnpar.backward takes Variables" if isinstance(x, Variable) else ""
+            raise TypeError(f"mnpar.torch differentiates tensors, not {type(x).__name__}{instead}")
+    return listed
 
 
 @contextmanager

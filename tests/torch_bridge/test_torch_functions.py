@@ -352,6 +352,22 @@ def test_a_tensor_that_is_no_array_is_told(x):
     wrong(lambda comm: mt.allreduce(comm, x), TypeError, "is no array of numpy's.*x.float")
 
 
+def test_a_variable_in_place_of_a_tensor_is_told():
+    x = mnpar.from_dlpack(torch.ones(2))
+    tensors = "mnpar.torch takes tensors, not a Variable.*mnpar.functions.allreduce takes"
+    wrong(lambda comm: mt.allreduce(comm, x), TypeError, tensors)
+    wrong(lambda comm: mt.backward(x), TypeError, "differentiates tensors, not Variable: mnpar.ba")
+    wrong(lambda comm: mt.grad([1.0], []), TypeError, "differentiates tensors, not float")
+
+
+def test_a_communicator_that_is_given_a_tensor_names_the_function_that_takes_it():
+    wrong(
+        lambda comm: comm.allreduce(torch.ones(2)),
+        TypeError,
+        "not Tensor: mnpar.torch has the same",
+    )
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize(
     "look",
