@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         fliplr as fliplr,
         flipud as flipud,
         permutate as permutate,
+        roll as roll,
         rollaxis as rollaxis,
         scatter_add as scatter_add,
         space2depth as space2depth,

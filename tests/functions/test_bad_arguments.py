@@ -111,6 +111,8 @@ BAD = {
     "prod: twice": (lambda: F.prod(ONES, (0, -2)), "axis -2 of shape .* is named twice"),
     "squeeze": (lambda: F.squeeze(ONES[:1], (2,)), "squeeze: x of shape .* has no axis 2"),
     "squeeze: twice": (lambda: F.squeeze(ONES[:1], (0, 0)), "named twice"),
+    "roll": (lambda: F.roll(ONES, 1, 2), "roll: x of shape .* has no axis 2"),
+    "roll: shifts": (lambda: F.roll(ONES, (1, 2), 1), r"shift = \(1, 2\) is not one number for"),
     "rollaxis": (lambda: F.rollaxis(ONES, 2), "rollaxis: x of shape .* has no axis 2"),
     "rollaxis: start": (lambda: F.rollaxis(ONES, 0, 3), "start = 3 is no place"),
     "swapaxes": (lambda: F.swapaxes(ONES, 0, 2), "swapaxes: x of shape .* has no axis 2"),

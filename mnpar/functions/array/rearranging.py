@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,55 @@ def fliplr(a: Variable | Array) -> Variable:
                [4, 3]])
     """
     return flip(a, 1)
+
+
+class Roll(GenericFunction):
+    """The elements along an axis so many places further, the last ones first; ``gx`` goes back."""
+
+    def __init__(self, shift: int, axis: int) -> None:
+        self.shift, self.axis = shift, axis
+
+    def forward(self, x: Array) -> Array:
+        return backend.get_array_module(x).roll(x, self.shift, self.axis)
+
+    def backward(self, gy: Variable | Array) -> InputGradients:
+        return lambda: Roll(-self.shift, self.axis)(gy)
+
+
+def roll(
+    x: Variable | Array, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
+) -> Variable:
+    """The elements so many places further along some axes; those at an end come in at the other,
+    as neighbours do where a grid is periodic.
+
+    Args:
+        x: an array or Variable.
+        shift: how many places, one number for each axis or one for all; back where it is negative.
+        axis: along which; None is along all elements, in their order.
+
+    Returns:
+        An array of ``x``'s shape and dtype.
+
+    Raises:
+        ValueError: x has no such axis, or there are not as many numbers as axes; TypeError: a shift
+            is no integer.
+
+    Example:
+        >>> import numpy as np, mnpar.functions as F
+        >>> u = np.array([1.0, 4.0, 9.0, 16.0])
+        >>> (F.roll(u, -1) - F.roll(u, 1)).array  # differences in a ring
+        array([-12.,   8.,  12.,  -8.])
+    """
+    x = as_variable(x)
+    if axis is None:
+        return reshape(roll(x.reshape((x.size,)), shift, 0), x.shape)
+    axes = [axis] if isinstance(axis, int) else list(axis)
+    shifts = list(shift) if isinstance(shift, Sequence) else [shift] * len(axes)
+    if len(shifts) != len(axes):
+        raise ValueError(f"roll: shift = {shift} is not one number for each of the axes {axis}")
+    for each, places in zip(axes, map(index, shifts), strict=True):
+        x = Roll(places, normalize_axis("roll", x, each)).apply((x,))[0]
+    return x
 
 
 def rollaxis(x: Variable | Array, axis: int, start: int = 0) -> Variable:

@@ -196,6 +196,16 @@ CASES = [
     Case("flip", (rearranging.Flip,), lambda x: F.flip(x, -1), lambda x: x[:, ::-1]),
     Case("flipud", (), F.flipud, np.flipud),
     Case("fliplr", (), F.fliplr, np.fliplr),
+    Case("roll", (rearranging.Roll,), lambda x: F.roll(x, 1, -1), lambda x: np.roll(x, 1, -1)),
+    Case(
+        "roll: two axes",
+        (),
+        lambda x: F.roll(x, (-1, 4), (2, 1)),
+        lambda x: np.roll(x, (-1, 4), (2, 1)),
+        ((N, 2, 3),),
+    ),
+    Case("roll: one axis twice", (), lambda x: F.roll(x, 1, (1, 1)), lambda x: np.roll(x, 2, 1)),
+    Case("roll: all elements", (), lambda x: F.roll(x, -2), lambda x: np.roll(x, -2)),
     Case(
         "rollaxis", (), lambda x: F.rollaxis(x, 2, 1), lambda x: np.rollaxis(x, 2, 1), ((N, 2, 3),)
     ),

@@ -23,7 +23,7 @@ KINDS = [
     "padded",
     *["deconvolution", "max", "average", "average", "lp", "unpooling", "batch", "group", "layer"],
     *["relu", "skip", "flip", "pad", "slice", "roll", "dropout", "response", "softmax", "mean"],
-    *["shuffle", "concat", "crop", "scale", "resize", "sign", "halo", "halo"],
+    *["shuffle", "permutate", "concat", "crop", "scale", "resize", "sign", "halo", "halo"],
 ]
 SIZES = {1: 24, 2: 12, 3: 6}  # the longest axis of images with so many
 
@@ -179,8 +179,11 @@ def draw_layer(rng, n, h):
         )
         return lambda h, _: h[index], []
     if kind == "roll":
-        places = np.roll(np.arange(size[axis - 2]), int(rng.integers(1, 4)))
-        return lambda h, _: F.permutate(h, places, axis), []
+        places = int(rng.integers(-4, 5))
+        return lambda h, _: F.roll(h, places, axis), []
+    if kind == "permutate":
+        order = rng.permutation(size[axis - 2])
+        return lambda h, _: F.permutate(h, order, axis), []
     if kind == "shuffle":
         order = rng.permutation(C)
         return lambda h, _: h[:, order], []

@@ -14,7 +14,7 @@ import numpy as np
 from mnpar.functions.array.get_item import GetItem
 from mnpar.functions.array.joining import Concat, Separate, SplitAxis, Stack
 from mnpar.functions.array.pad import Pad
-from mnpar.functions.array.rearranging import Flip, Permutate
+from mnpar.functions.array.rearranging import Flip, Permutate, Roll
 from mnpar.functions.array.repeat import Repeat
 from mnpar.functions.array.shape import Reshape, Transpose
 from mnpar.functions.communication.exchange import exchange
@@ -66,6 +66,25 @@ def permutate(node: Any, x: Any) -> Any:
     if axis in x.layout.cut_axes:
         return take(x, axis, node.places)
     return x.layout.divided(Permutate(node.places, node.opposite, axis).apply((x.part,))[0])
+
+
+@layout_rule(Roll, halos=True)
+def roll(node: Any, x: Any) -> Any:
+    """Move the elements along an axis; those of a cut one that come to other ranks are sent, in two
+    runs: up to the end of the axis, and from its beginning on.
+    """
+    axis, layout = node.axis % x.ndim, x.layout
+    n = x.shape[axis]
+    if axis not in layout.cut_axes or not n:
+        return layout.divided(Roll(node.shift, axis).apply((x.part,))[0])
+    runs: tuple[list[Box], list[Box]] = ([], [])
+    for box in layout.boxes:
+        first, length = (box.start[axis] - node.shift) % n, box.stop[axis] - box.start[axis]
+        rest = max(first + length - n, 0)
+        for wants, (a, b) in zip(runs, ((first, first + length - rest), (0, rest)), strict=True):
+            wants.append(Box(replaced(box.start, axis, a), replaced(box.stop, axis, b)))
+    parts = tuple([layout.moved(x, layout, wants) for wants in runs])
+    return layout.divided(Concat(axis).apply(parts)[0])
 
 
 @layout_rule(Repeat, halos=True)
