@@ -170,7 +170,7 @@ class Separate(GenericFunction):
 
     def forward(self, x: Array) -> tuple[Array, ...]:
         xp = backend.get_array_module(x)
-        self.order = backend.memory_order(x)
+        self.order = None if x.flags.c_contiguous else backend.memory_order(x)
         if x.ndim > 1:
             return tuple(xp.moveaxis(x, self.axis, 0) if self.axis else x)
         return tuple([x[i, ...] for i in range(len(x))])  # arrays, too
