@@ -40,8 +40,10 @@ class Einsum(GenericFunction):
         y = self._matrix_product(xp, *widened) if len(xs) == 2 else None
         if y is None:
             spec = f"{','.join(self.operands)}->{self.output}"
-            # of two there is nothing to search for
-            order = ["einsum_path", (0, 1)] if len(xs) == 2 else len(xs) > 1
+            order: Any = len(xs) > 2
+            if len(xs) == 2 and not set("".join(self.operands)) <= set(self.output):
+                # (of two there is nothing to search for, and nothing to do if no axis is summed)
+                order = ["einsum_path", (0, 1)]
             y = xp.einsum(spec, *widened, optimize=order)
             if not all([x.size for x in xs]):
                 y = xp.zeros_like(
