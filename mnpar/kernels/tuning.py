@@ -103,7 +103,7 @@ ATTENTION_LOOP_MOST = 2**19  # multiplications of both products: more are faster
 # Loops on several threads (side_by_side.py, pool.py): benchmark "steps" with --threads 2.
 # numbers for each thread, at least, which take some 5 µs: one that spins begins after 1
 LOOP_THREAD_LEAST = 2**14
-POOL_SPIN = 30  # µs for which a thread spins before it sleeps
+POOL_SPIN = 100  # µs for which a thread spins before it sleeps: Python takes as long between loops
 PARTS_OF_THREAD = 3  # parts of a loop for each thread: one that comes late takes fewer
 
 # The LSTM's cell: benchmark "functions" (LSTM).
