@@ -8,12 +8,15 @@ others compute with these arrays as with any transposed ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels.compiler import Cube, compiled, contiguous, formula, has_loops
+from mnpar.kernels.compiler import Cube, Matrix, compiled, contiguous, divided, formula, has_loops
+from mnpar.kernels.lanes import LANES, load, store
+from mnpar.kernels.side_by_side import run_loop, threads_for
 
 
 def is_channels_last(x: Array) -> bool:
@@ -113,3 +116,64 @@ def _exchange(x: Cube, y: Cube) -> None:
                     _exchange_rows(
                         x[a, c : c + _SIDE, b : b + _SIDE], y[a, b : b + _SIDE, c : c + _SIDE]
                     )
+
+
+# ---- images joined along channels ----
+
+
+@formula
+def _copy_rows(x: Any, i: Any, y: Any, j: Any, many: Any, begin: Any, end: Any) -> Any:
+    """Copy ``many`` numbers of rows of x, from column i on, into rows of y, from column j on."""
+    if many >= LANES:
+        for r in range(begin, end):
+            for k in range(0, many, LANES):
+                c = min(k, many - LANES)
+                store(y, r * y.shape[1] + j + c, load(x, r * x.shape[1] + i + c))
+    else:
+        for r in range(begin, end):
+            row = x[r, i : i + many]
+            out = y[r, j : j + many]
+            for c in range(many):
+                out[c] = row[c]
+
+
+@divided
+def _put_columns(x: Matrix, y: Matrix, at: int, thread: int, begin: int, end: int) -> None:
+    _copy_rows(x, 0, y, at, x.shape[1], begin, end)
+
+
+@divided
+def _take_columns(x: Matrix, at: int, y: Matrix, thread: int, begin: int, end: int) -> None:
+    _copy_rows(x, at, y, 0, y.shape[1], begin, end)
+
+
+def join_channels(xs: Sequence[Array]) -> Array | None:
+    """Return images joined along channels, which come last in memory; None where those of one of
+    them do not, or loops do not take it.
+    """
+    first = xs[0]
+    if not has_loops(*xs) or not all([is_channels_last(x) for x in xs]):
+        return None
+    if any([x.shape[2:] != first.shape[2:] or len(x) != len(first) for x in xs]):
+        return None
+    y = empty_images((len(first), sum([x.shape[1] for x in xs]), *first.shape[2:]), first.dtype)
+    rows = as_pixels(y).reshape(-1, y.shape[1])
+    at = 0
+    for x in xs:
+        threads = threads_for(len(rows), 2 * x.size)
+        own = as_pixels(x).reshape(-1, x.shape[1])
+        run_loop(_put_columns, len(rows), threads, own, rows, at)
+        at += x.shape[1]
+    return y
+
+
+def take_channels(x: Array, begin: int, end: int) -> Array | None:
+    """Return a copy of some channels of images, where channels come last in memory: a view would be
+    copied by whatever reads it. None for others.
+    """
+    if x.ndim != 4 or begin >= end or not has_loops(x) or not is_channels_last(x):
+        return None
+    y = empty_images((len(x), end - begin, *x.shape[2:]), x.dtype)
+    rows, own = [as_pixels(z).reshape(-1, z.shape[1]) for z in (x, y)]
+    run_loop(_take_columns, len(rows), threads_for(len(rows), 2 * y.size), rows, begin, own)
+    return y

@@ -452,3 +452,37 @@ def test_registers_hold_all_channels_and_no_others():
     for K in (16, 17, 31, 32, 50):
         assert set(direct.registers(K).reshape(-1).tolist()) == set(range(K))
     assert depthwise.registers is direct.registers
+
+
+@needs_numba
+@pytest.mark.parametrize("channels", [(3, 2), (16, 1, 20), (33,), (40, 17)], ids=str)
+def test_images_are_joined_and_taken_apart_along_channels(channels, monkeypatch):
+    monkeypatch.setattr(compiler, "least", lambda name="": 0)
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((2, 4, 5, C), np.float32).transpose(0, 3, 1, 2) for C in channels]
+    xs = [Variable(x) for x in arrays]
+    y = F.concat(xs, axis=1)
+    np.testing.assert_array_equal(y.array, np.concatenate(arrays, axis=1))
+    assert channels_last.is_channels_last(y.array)
+    gy = rng.standard_normal((2, 4, 5, sum(channels)), np.float32).transpose(0, 3, 1, 2)
+    kept = gy.copy()
+    y.grad = gy
+    y.backward()
+    ends = np.cumsum(channels)[:-1]
+    for x, piece in zip(xs, np.split(kept, ends, axis=1), strict=True):
+        np.testing.assert_array_equal(x.grad, piece)
+        assert channels_last.is_channels_last(x.grad) or x.shape[1] == 1
+
+
+@needs_numba
+def test_what_loops_do_not_join_along_channels_is_left_to_numpy(monkeypatch):
+    monkeypatch.setattr(compiler, "least", lambda name="": 0)
+    x = channels_last.empty_images((2, 3, 4, 5), "f")
+    x[:] = 1
+    for other in (x.astype("d"), np.ascontiguousarray(x), x[:, :0], x[:, :2]):
+        y = F.concat([Variable(x), Variable(other)], axis=1).array
+        np.testing.assert_array_equal(y, np.concatenate([x, other], axis=1))
+    with pytest.raises((TypeError, ValueError)):
+        F.concat([x, channels_last.empty_images((2, 3, 4, 6), "f")], axis=1)
+    assert channels_last.take_channels(x, 2, 2) is None
+    assert channels_last.take_channels(np.ascontiguousarray(x), 0, 2) is None

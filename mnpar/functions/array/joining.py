@@ -16,6 +16,7 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.function_node import InputGradients
 from mnpar.functions.node import GenericFunction, normalize_axis
+from mnpar.kernels.channels_last import join_channels, take_channels
 from mnpar.variable import Variable, as_variable
 
 
@@ -33,12 +34,23 @@ class Concat(GenericFunction):
         self.axis = axis
 
     def forward(self, *xs: Array) -> Array:
+        if self.axis == 1 and (y := join_channels(xs)) is not None:
+            return y
         return backend.get_array_module(*xs).concatenate(xs, self.axis)
 
     def backward(self, gy: Variable | Array) -> InputGradients:
         axis = self.axis % len(self.inputs[0].shape)
         ends = accumulate([x.shape[axis] for x in self.inputs], initial=0)
-        return tuple([lambda i=i, j=j: gy[at(axis, slice(i, j))] for i, j in pairwise(ends)])
+        return tuple([lambda i=i, j=j: _piece(gy, axis, i, j) for i, j in pairwise(ends)])
+
+
+def _piece(x: Variable | Array, axis: int, begin: int, end: int) -> Variable | Array:
+    """What lies between two places of an axis."""
+    if axis == 1 and not isinstance(x, Variable):
+        y = take_channels(x, begin, end)
+        if y is not None:
+            return y
+    return x[at(axis, slice(begin, end))]
 
 
 class SplitAxis(GenericFunction):
