@@ -18,14 +18,13 @@ from mnpar.kernels.compiler import (
     Doubles,
     Matrix,
     Vector,
-    compiled,
     contiguous,
     divided,
     formula,
     has_loops,
 )
 from mnpar.kernels.lanes import LANES, fill, load, store
-from mnpar.kernels.side_by_side import run_stages
+from mnpar.kernels.side_by_side import run_loop, run_stages, threads_for
 
 RUN = 128
 
@@ -277,7 +276,7 @@ def _add_sums(x: Any, shift: Any, end: Any, one: Any, two: Any, sums: Any) -> An
             sums[C + c] += two[c]
 
 
-@compiled
+@divided
 def _normalize_groups(
     x: Cube,
     gamma: Vector,
@@ -287,17 +286,21 @@ def _normalize_groups(
     shift: Matrix,
     rest: Matrix,
     s: Matrix,
-    room: Matrix,
-    sums: Doubles,
+    rooms: Cube,
+    all_sums: Doubles,
+    thread: int,
+    begin: int,
+    end: int,
 ) -> None:
-    N, B, C = x.shape
+    B, C = x.shape[1:]
     G = shift.shape[1]
     K = C // G
-    less = room[0]
-    one = room[1]
-    two = room[2]
+    less = rooms[thread, 0]
+    one = rooms[thread, 1]
+    two = rooms[thread, 2]
+    sums = all_sums[2 * C * thread : 2 * C * (thread + 1)]
     some = (B + 7) // 8
-    for n in range(N):
+    for n in range(begin, end):
         less[:] = 0.0
         _add_sums(x[n], less, some, one, two, sums)
         for g in range(G):
@@ -325,7 +328,7 @@ def _normalize_groups(
         _scale_rows(x[n], less, 0, B, one, two, y[n])
 
 
-@compiled
+@divided
 def _normalize_groups_gradient(
     x: Cube,
     gamma: Vector,
@@ -334,19 +337,25 @@ def _normalize_groups_gradient(
     rest: Matrix,
     s: Matrix,
     gx: Cube,
-    ggamma: Doubles,
-    gbeta: Doubles,
-    room: Matrix,
-    sums: Doubles,
+    all_gradients: Doubles,
+    rooms: Cube,
+    all_sums: Doubles,
+    thread: int,
+    first: int,
+    last: int,
 ) -> None:
-    N, B, C = x.shape
+    """Of some samples; the gradients of γ and β are of each sample, to be added up."""
+    B, C = x.shape[1:]
     G = shift.shape[1]
     K = C // G
-    less = room[0]
-    one = room[1]
-    two = room[2]
-    scale = room[3]
-    for n in range(N):
+    less = rooms[thread, 0]
+    one = rooms[thread, 1]
+    two = rooms[thread, 2]
+    scale = rooms[thread, 3]
+    sums = all_sums[2 * C * thread : 2 * C * (thread + 1)]
+    for n in range(first, last):
+        ggamma = all_gradients[2 * C * n : 2 * C * n + C]
+        gbeta = all_gradients[2 * C * n + C : 2 * C * (n + 1)]
         sums[:] = 0.0
         for g in range(G):
             less[g * K : g * K + K] = shift[n, g]
@@ -359,8 +368,8 @@ def _normalize_groups_gradient(
             p = np.float64(0)
             q = np.float64(0)
             for c in range(g * K, g * K + K):
-                gbeta[c] += sums[c]
-                ggamma[c] += (sums[C + c] - rest[n, g] * sums[c]) * s[n, g]
+                gbeta[c] = sums[c]
+                ggamma[c] = (sums[C + c] - rest[n, g] * sums[c]) * s[n, g]
                 p += gamma[c] * sums[c]
                 q += gamma[c] * sums[C + c]
             q -= rest[n, g] * p
@@ -471,8 +480,10 @@ def normalize_groups(
     if pixels is None or out is None:
         return False
     flat = [z.reshape(x.shape[:2]) for z in statistics]
-    room, sums = np.empty((3, gamma.size), x.dtype), np.empty(2 * gamma.size)
-    _normalize_groups(pixels, gamma.reshape(-1), beta.reshape(-1), eps, out, *flat, room, sums)
+    threads = threads_for(len(x), 3 * x.size)
+    room = np.empty((threads, 3, gamma.size), x.dtype), np.empty(threads * 2 * gamma.size)
+    arrays = pixels, gamma.reshape(-1), beta.reshape(-1), eps, out, *flat, *room
+    run_loop(_normalize_groups, len(x), threads, *arrays)
     return True
 
 
@@ -496,10 +507,11 @@ def groups_gradient(
     given = _as_groups(gy)
     if given is None:
         given = contiguous(gy.transpose(0, 3, 1, 2)).reshape(pixels.shape)
-    ggamma, gbeta = np.zeros(gamma.size), np.zeros(gamma.size)
-    room, sums = np.empty((4, gamma.size), x.dtype), np.empty(2 * gamma.size)
+    threads = threads_for(len(x), 4 * x.size)
+    room = np.empty((threads, 4, gamma.size), x.dtype), np.empty(threads * 2 * gamma.size)
+    gradients = np.empty((len(x), 2, gamma.size))
     flat = [z.reshape(x.shape[:2]) for z in statistics]
-    _normalize_groups_gradient(
-        pixels, gamma.reshape(-1), given, *flat, out, ggamma, gbeta, room, sums
-    )
+    arrays = pixels, gamma.reshape(-1), given, *flat, out, gradients, *room
+    run_loop(_normalize_groups_gradient, len(x), threads, *arrays)
+    ggamma, gbeta = gradients.sum(0)
     return ggamma, gbeta

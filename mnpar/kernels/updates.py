@@ -20,28 +20,67 @@ from mnpar import backend
 from mnpar.backend import Array
 from mnpar.kernels.blocks import blend, blocks, widened
 from mnpar.kernels.compiler import Formula, Loop, Reals, Vector, suits
+from mnpar.kernels.side_by_side import run_loop, threads_for
 
 _formula: Any = None  # stands for the formula in the loops below
 
 
-def _of_none(p: Vector, g: Vector, numbers: Reals) -> None:
-    for i in range(p.size):
-        p[i] = _formula(p[i], g[i], *numbers)
+def _of_none(
+    p: Vector,
+    g: Vector,
+    numbers: Reals,
+    thread: int,
+    begin: int,
+    end: int,
+) -> None:
+    q, h = p[begin:end], g[begin:end]
+    for i in range(q.size):
+        q[i] = _formula(q[i], h[i], *numbers)
 
 
-def _of_one(p: Vector, g: Vector, s: Vector, numbers: Reals) -> None:
-    for i in range(p.size):
-        p[i], s[i] = _formula(p[i], g[i], s[i], *numbers)
+def _of_one(
+    p: Vector,
+    g: Vector,
+    s: Vector,
+    numbers: Reals,
+    thread: int,
+    begin: int,
+    end: int,
+) -> None:
+    q, h, a = p[begin:end], g[begin:end], s[begin:end]
+    for i in range(q.size):
+        q[i], a[i] = _formula(q[i], h[i], a[i], *numbers)
 
 
-def _of_two(p: Vector, g: Vector, s: Vector, t: Vector, numbers: Reals) -> None:
-    for i in range(p.size):
-        p[i], s[i], t[i] = _formula(p[i], g[i], s[i], t[i], *numbers)
+def _of_two(
+    p: Vector,
+    g: Vector,
+    s: Vector,
+    t: Vector,
+    numbers: Reals,
+    thread: int,
+    begin: int,
+    end: int,
+) -> None:
+    q, h, a, b = p[begin:end], g[begin:end], s[begin:end], t[begin:end]
+    for i in range(q.size):
+        q[i], a[i], b[i] = _formula(q[i], h[i], a[i], b[i], *numbers)
 
 
-def _of_three(p: Vector, g: Vector, s: Vector, t: Vector, u: Vector, numbers: Reals) -> None:
-    for i in range(p.size):
-        p[i], s[i], t[i], u[i] = _formula(p[i], g[i], s[i], t[i], u[i], *numbers)
+def _of_three(
+    p: Vector,
+    g: Vector,
+    s: Vector,
+    t: Vector,
+    u: Vector,
+    numbers: Reals,
+    thread: int,
+    begin: int,
+    end: int,
+) -> None:
+    q, h, a, b, c = p[begin:end], g[begin:end], s[begin:end], t[begin:end], u[begin:end]
+    for i in range(q.size):
+        q[i], a[i], b[i], c[i] = _formula(q[i], h[i], a[i], b[i], c[i], *numbers)
 
 
 _LOOPS: list[Any] = [_of_none, _of_one, _of_two, _of_three]
@@ -67,6 +106,7 @@ class Update:
             constants={"_formula": Formula(compute, as_numpy=True)},  # type: ignore[arg-type]
             reals=len(inspect.signature(compute).parameters) - self.arrays,
             as_numpy=True,
+            entry="parts",
         )
         functools.update_wrapper(self, compute)
 
@@ -75,7 +115,9 @@ class Update:
         arrays = args[: self.arrays]
         numbers = args[self.arrays :]
         if suits(*arrays):
-            self.loop(*arrays, *numbers)
+            size = arrays[0].size
+            threads = threads_for(size, size * (2 * self.arrays - 1))
+            run_loop(self.loop, size, threads, *arrays, *numbers)
             return
         xp = backend.get_array_module(arrays[0])
         for parts in blocks(*arrays):

@@ -11,7 +11,7 @@ import pytest
 
 import mnpar
 import mnpar.functions as F
-from mnpar.kernels import compiler, side_by_side, tuning
+from mnpar.kernels import compiler, side_by_side, tuning, updates
 from mnpar.kernels.compiler import Matrix, Vector, divided
 from mnpar.kernels.side_by_side import run_loop, run_stages, threads_for
 from mnpar.runtime import blas_threads
@@ -250,6 +250,7 @@ COMPUTATIONS = {
     "depthwise": lambda x: F.depthwise_convolution_2d(x, filters(1, 18, 3, 3), None, 1, 1),
     "transposed": lambda x: F.deconvolution_2d(x, filters(18, 20, 2, 2), None, 2),
     "batch normalization": lambda x: normalize(x, 18),
+    "group normalization": lambda x: F.group_normalization(x, 3, filters(18), filters(18)),
     "batch normalization of few": lambda x: normalize(x, 5),
     "maxima": lambda x: F.max_pooling_2d(x, 2),
     "maxima of windows that meet": lambda x: F.max_pooling_2d(x, 3, 2, 1),
@@ -288,6 +289,21 @@ def test_results_and_gradients_are_the_same_bits_whatever_the_number_of_threads(
         y = COMPUTATIONS[name](x)
         F.sum(y * y).backward()
         found.append([y.array, x.grad, *[p.grad for p in made]])
+    for arrays in found[1:]:
+        for z, of_one in zip(arrays, found[0], strict=True):
+            np.testing.assert_array_equal(z, of_one)
+
+
+def test_updates_are_the_same_bits_whatever_the_number_of_threads(use_threads):
+    pytest.importorskip("numba", reason="numba is not installed")
+    found = []
+    for threads in (1, 2, 3):
+        use_threads(threads)
+        rng = np.random.default_rng(0)
+        p, g, m, v = [np.abs(rng.standard_normal(1001)).astype("f") for _ in range(4)]
+        updates.sgd(p, g, 0.1)
+        updates.momentum_sgd(p, g, m, 0.1, 0.9)
+        found.append((p, g, m, v))
     for arrays in found[1:]:
         for z, of_one in zip(arrays, found[0], strict=True):
             np.testing.assert_array_equal(z, of_one)
