@@ -13,6 +13,7 @@ not know which of the two runs; nothing outside this package knows numba.
 * ``@update(twin)`` (updates.py) makes a step of an optimizer of one.
 * ``@compiled`` (compiler.py) marks loops over whole arrays. The annotations of their arguments are
   the signature that is compiled, once for float32 and once for float64.
+* ``@divided`` marks loops of which parts run on the threads of a rank (side_by_side.py, pool.py).
 * scalar.py has the formulas that several loops share: eˣ, tanh, erf …, without branches, so that
   the compiler computes many numbers at once.
 

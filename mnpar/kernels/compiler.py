@@ -2,8 +2,9 @@
 loop is told from others.
 
 A loop is compiled for float32 and for float64, each at its first use; its literals and the
-constants that it reads take that dtype, so that ``0.5 * x`` stays in float32. Only lanes.py and
-translation.py know numba, too. ``kernels/__init__.py`` has the whole picture.
+constants that it reads take that dtype, so that ``0.5 * x`` stays in float32. Only lanes.py,
+atomics.py, products.py and translation.py know numba, too. ``kernels/__init__.py`` has the whole
+picture.
 """
 
 from __future__ import annotations
