@@ -489,6 +489,13 @@ def print_memory(name, kit):
     print(resident("VmHWM") - before)
 
 
+def rest():
+    """Wait until the threads of the toolkit that was measured last sleep: before that they look for
+    work, on the cores that the next one needs.
+    """
+    time.sleep(0.3)
+
+
 def compare(name, torch, other):
     seconds, facts = {}, {}
     for what in (FORWARD, STEP):
@@ -498,10 +505,16 @@ def compare(name, torch, other):
             check_sizes(name, ways["mnpar"], ways["torch"])
         if other:
             ways["chainer"] = Elsewhere(other, name, what)
-        clock = time.perf_counter if "--threads" in sys.argv else time.process_time
+        several = "--threads" in sys.argv
         once = max(in_turn(ways, 1, rounds=1).values())
         times = max(1, min(50, int(0.1 / once)))
-        seconds[what] = in_turn(ways, times, rounds=7, clock=clock)
+        seconds[what] = in_turn(
+            ways,
+            times,
+            rounds=7,
+            before=rest if several else lambda: None,
+            clock=time.perf_counter if several else time.process_time,
+        )
     if torch:
         count = operations(torch, name)
         facts["bytes"] = {kit: memory(name, kit) for kit in ("mnpar", "torch")}
