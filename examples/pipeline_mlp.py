@@ -136,9 +136,9 @@ def main(comm, args):
     history = train(comm, pipeline, batches, args.epoch, args.out)
     if comm.is_root:
         print(
-            f"{comm.size} rank(s) have brought the loss of one network from {history[0]:.4f} to "
-            f"{history[-1]:.4f}. By the schedule a rank waits for {simulated.bubble:.0%} of a "
-            "step; the timeline says how long each has waited."
+            f"{comm.size} rank(s) have trained one network, whose loss was {history[0]:.4f} after "
+            f"the first epoch and {history[-1]:.4f} after the last. By the schedule a rank waits "
+            f"for {simulated.bubble:.0%} of a step; the timeline says how long each has waited."
         )
     return pipeline
 

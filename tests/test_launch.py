@@ -638,6 +638,10 @@ def test_a_script_for_exactly_so_many_ranks_says_so(started, monkeypatch, capsys
         read(["--threads", "3"], monkeypatch, exactly=True)
     assert capsys.readouterr().err.endswith("not 3: python train.py --threads 2\n")
     assert read(["--threads"], monkeypatch, exactly=True).threads == 2
+    with pytest.raises(SystemExit):
+        read(["--ranks", "3"], monkeypatch, exactly=True)
+    message = "unrecognized arguments: --ranks 3; this program has 2 ranks, always\n"
+    assert capsys.readouterr().err.endswith(message)
 
 
 def test_a_script_that_thread_ranks_run_has_so_many_ranks():
