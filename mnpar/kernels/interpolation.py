@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 
 from mnpar.backend import Array
-from mnpar.kernels.channels_last import empty_images, is_channels_last
+from mnpar.kernels.channels_last import as_pixels, empty_images, is_channels_last
 from mnpar.kernels.compiler import Cube, Integers, Loop, Matrix, Vector, compiled, has_loops
 
 # of each cell along an axis, the first input that has a weight, and the weights of that and of the
@@ -127,7 +127,7 @@ def _apply(
     N, C = x.shape[:2]
     if is_channels_last(x):
         y = empty_images((N, C, *size), x.dtype)
-        xs, ys = [z.transpose(0, 2, 3, 1).reshape(N, z.shape[2], -1) for z in (x, y)]
+        xs, ys = [as_pixels(z).reshape(N, z.shape[2], -1) for z in (x, y)]
     elif x.flags.carray:
         y = np.empty((N, C, *size), x.dtype)
         xs, ys = [z.reshape(N * C, *z.shape[2:]) for z in (x, y)]

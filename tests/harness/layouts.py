@@ -29,9 +29,8 @@ def unaligned(x):
     return part
 
 
-def read_only(x):
-    """The array, which cannot be written."""
-    x = x.copy()
+def frozen(x):
+    """The same array, which cannot be written any more."""
     x.flags.writeable = False
     return x
 
@@ -39,20 +38,25 @@ def read_only(x):
 def anyhow(x, rng):
     """The array in a random order, perhaps backwards, with gaps or read-only."""
     x = in_order(x, rng.permutation(x.ndim))
-    for change in (backwards, with_gaps, read_only):
+    for change in (backwards, with_gaps, frozen):
         x = change(x) if rng.random() < 0.2 else x
     return x
+
+
+def second_last(x):
+    """The array, its second axis last in memory, as channels are."""
+    axes = list(range(x.ndim))
+    return in_order(x, [*axes[:1], *axes[2:], *axes[1:2]])
 
 
 # each is called with an array and a generator of random numbers
 LAYOUTS = {
     "Fortran's order": lambda x, rng: in_order(x, np.arange(x.ndim)[::-1]),
-    "second axis last": lambda x, rng: in_order(
-        x, [*range(x.ndim)[:1], *range(x.ndim)[2:], *range(x.ndim)[1:2]]
-    ),
+    "second axis last": lambda x, rng: second_last(x),
+    "second axis last, read-only": lambda x, rng: frozen(second_last(x)),
     "backwards": lambda x, rng: backwards(x),
     "with gaps": lambda x, rng: with_gaps(x),
     "unaligned": lambda x, rng: unaligned(x),
-    "read-only": lambda x, rng: read_only(x),
+    "read-only": lambda x, rng: frozen(x.copy()),
     "anyhow": anyhow,
 }
