@@ -289,7 +289,7 @@ def share_cores(comm: Communicator) -> int | None:
     told = comm.allgather_obj((comm.inter_rank, sorted(mine)))
     others = [set(cores) for machine, cores in told if machine == comm.inter_rank]
     sharing = sum(not mine.isdisjoint(cores) for cores in others)
-    blas_threads.neighbours.ranks = sharing
+    blas_threads.shared_cores.ranks = sharing
     if comm.intra_size == 1 or any(name in os.environ for name in blas_threads.VARIABLES):
         return None
     try:

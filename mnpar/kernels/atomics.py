@@ -10,49 +10,39 @@ import functools
 import platform
 from typing import Any
 
-from mnpar.kernels.compiler import Formula, numba
+from mnpar.kernels.compiler import numba
+from mnpar.kernels.instructions import Instruction
 
 
-class Instruction(Formula):
-    """An instruction that compiled loops call by its name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def at(self, char: str) -> Any:
-        """Return numba's function, which is the same for all dtypes."""
-        return _instructions()[self.name]
-
-    def digest(self, char: str) -> bytes:
-        """Return a fingerprint."""
-        return self.name.encode()
+def _instruction(name: str) -> Instruction:
+    return Instruction(name, lambda: _instructions())
 
 
-get = Instruction("get")
+get = _instruction("get")
 """``get(place)``: the number there."""
-put = Instruction("put")
+put = _instruction("put")
 """``put(place, number)``: write it."""
-add = Instruction("add")
+add = _instruction("add")
 """``add(place, number)``: add it to the number there; what that was before."""
-exchange_if = Instruction("exchange_if")
+exchange_if = _instruction("exchange_if")
 """``exchange_if(place, old, new)``: write ``new`` if ``old`` is there; whether it was."""
-call = Instruction("call")
+call = _instruction("call")
 """``call(function, a, b, c, d)``: call a function by its address; the number that it returns."""
-pause = Instruction("pause")
+pause = _instruction("pause")
 """``pause()``: let a thread that looks at a number again and again use less of its core."""
-give_way = Instruction("give_way")
+give_way = _instruction("give_way")
 """``give_way()``: let another thread have this core, if one wants it (sched_yield)."""
-nap = Instruction("nap")
+nap = _instruction("nap")
 """``nap(n)``: sleep for n microseconds, or some more (usleep)."""
-lock = Instruction("lock")
+lock = _instruction("lock")
 """``lock(mutex)`` (pthread_mutex_lock)."""
-unlock = Instruction("unlock")
+unlock = _instruction("unlock")
 """``unlock(mutex)`` (pthread_mutex_unlock)."""
-await_signal = Instruction("await_signal")
+await_signal = _instruction("await_signal")
 """``await_signal(condition, mutex)``: sleep, the mutex unlocked, until a signal comes; or for no
 reason (pthread_cond_wait).
 """
-signal = Instruction("signal")
+signal = _instruction("signal")
 """``signal(condition)``: wake who sleeps there (pthread_cond_signal)."""
 
 # one that has none of these spins as fast as it can

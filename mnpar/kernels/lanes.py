@@ -12,39 +12,29 @@ import functools
 import operator
 from typing import Any
 
-from mnpar.kernels.compiler import Formula, numba
+from mnpar.kernels.compiler import numba
+from mnpar.kernels.instructions import Instruction
 from mnpar.kernels.processor import has_wide_registers
 
 # float32 that a register holds. (Two registers make as many float64.)
 LANES = 16 if has_wide_registers() else 8
 
 
-class Primitive(Formula):
-    """An instruction that compiled loops call by its name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def at(self, char: str) -> Any:
-        """Return numba's function, which is the same for all dtypes."""
-        return _instructions()[self.name]
-
-    def digest(self, char: str) -> bytes:
-        """Return a fingerprint."""
-        return f"{self.name} of {LANES}".encode()
+def _instruction(name: str) -> Instruction:
+    return Instruction(name, lambda: _instructions(), variant=LANES)
 
 
-load = Primitive("load")
+load = _instruction("load")
 """``load(x, i)``: the numbers of a contiguous array from its i-th on."""
-store = Primitive("store")
+store = _instruction("store")
 """``store(x, i, v)``: v in the places of a contiguous array from its i-th on."""
-fill = Primitive("fill")
+fill = _instruction("fill")
 """``fill(number)``: a number in all lanes."""
-where_equal = Primitive("where_equal")
+where_equal = _instruction("where_equal")
 """``where_equal(u, v, a, b)``: a in the lanes in which u and v are equal, b in the others."""
-larger = Primitive("larger")
+larger = _instruction("larger")
 """``larger(u, v)``: in each lane the larger number; NaN where one is NaN."""
-repeat = Primitive("repeat")
+repeat = _instruction("repeat")
 """``repeat(x, i)``: the i-th number of a contiguous array in all lanes."""
 
 

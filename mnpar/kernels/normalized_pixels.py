@@ -344,7 +344,7 @@ def _normalize_groups_gradient(
     first: int,
     last: int,
 ) -> None:
-    """Of some samples; the gradients of γ and β are of each sample, to be added up."""
+    """Write the gradients of some samples; those of γ and β for each, to be added up."""
     B, C = x.shape[1:]
     G = shift.shape[1]
     K = C // G

@@ -157,7 +157,7 @@ _DIVIDES = Loop(_divide, entry="address")  # type: ignore[arg-type]
 _SERVES, _SPINS_ALONE = compiled(_serve), compiled(_spin)
 
 
-class Pool:
+class ThreadPool:
     """A pool in memory, without threads at first. It is never freed, because a thread that sleeps
     or spins there never ends.
 

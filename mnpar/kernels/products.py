@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from mnpar.kernels.compiler import numba
-from mnpar.kernels.lanes import Primitive
+from mnpar.kernels.instructions import Instruction
 
 _ROW_MAJOR, _AS_IT_IS, _TURNED = 101, 111, 112  # CBLAS's constants
 # as numpy's wheels, Linux distributions and macOS call it
@@ -44,20 +44,8 @@ def gemm_of(char: str) -> int:
     return 0
 
 
-class _Multiply(Primitive):
-    def at(self, char: str) -> Any:
-        return _instruction()
-
-
-multiply = _Multiply("multiply")
-"""``multiply(gemm, turned, M, N, K, a, i, b, j, more, c, k)``: compute the product of a (M, K), or
-(K, M) if it is to be ``turned``, and b (K, N), which begin at the places i and j of contiguous
-arrays, into c from place k on; ``more`` adds it to what is there.
-"""
-
-
 @functools.cache
-def _instruction() -> Any:
+def _instructions() -> dict[str, Any]:
     """numba's function."""
     from llvmlite import ir
 
@@ -106,4 +94,11 @@ def _instruction() -> Any:
         sizes = (whole, truth, whole, whole, whole)
         return types.void(*sizes, a, whole, b, whole, truth, c, whole), emit
 
-    return multiply
+    return {"multiply": multiply}
+
+
+multiply = Instruction("multiply", _instructions)
+"""``multiply(gemm, turned, M, N, K, a, i, b, j, more, c, k)``: compute the product of a (M, K), or
+(K, M) if it is to be ``turned``, and b (K, N), which begin at the places i and j of contiguous
+arrays, into c from place k on; ``more`` adds it to what is there.
+"""

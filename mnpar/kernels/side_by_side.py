@@ -75,7 +75,7 @@ class _Threads:
         self._many = 0
         self._spin = False
         self._changing = threading.Lock()
-        self._pool: pool.Pool | None = None
+        self._pool: pool.ThreadPool | None = None
 
     def pool_of(self, threads: int) -> int:
         """Return the address of the pool, which has so many threads, this one among them; 0 where
@@ -89,7 +89,7 @@ class _Threads:
         with self._changing:
             self._spin = cores_are_free()
             if self._pool is None and pool.is_usable():
-                self._pool = pool.Pool()
+                self._pool = pool.ThreadPool()
             if self._pool is not None:
                 self._pool.let_spin(self._spin)
                 for slot in range(self._many, wanted):

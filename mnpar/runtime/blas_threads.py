@@ -137,25 +137,25 @@ def threads_of_loops() -> int:
     return _told() or large_products.share
 
 
-class Neighbours:
-    """Who shares the cores of this process.
+class SharedCores:
+    """The cores of this process, on which other ranks may run.
 
     Attributes:
-        ranks: on this machine that may run on the same cores, this one among them.
+        ranks: how many do, this one among them.
     """
 
     def __init__(self) -> None:
         self.ranks = 1
 
 
-neighbours = Neighbours()
+shared_cores = SharedCores()
 
 
 def cores_are_free() -> bool:
     """Return whether each thread of each rank here can have a core: then one that waits may keep
     it busy.
     """
-    return neighbours.ranks * threads_of_loops() <= _cores()
+    return shared_cores.ranks * threads_of_loops() <= _cores()
 
 
 @functools.cache

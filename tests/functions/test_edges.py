@@ -640,6 +640,7 @@ AXES = {
     "average": (lambda x, one: F.average(x, one, np.ones(1)), (2, 3)),
     "tensordot": (lambda x, one: F.tensordot(x, x[:, 0], (one - 1, one - 1)), (1, 3, 3)),
     "flip": (lambda x, one: F.flip(x, one), (2, 1, 3)),
+    "roll": (lambda x, one: F.roll(x, one, one), (2, 1, 3)),
 }
 
 

@@ -148,7 +148,7 @@ for _ in range(20):
 def test_threads_spin_only_where_all_ranks_have_cores_for_theirs(ranks, spins, monkeypatch):
     monkeypatch.setattr(blas_threads, "threads_of_loops", lambda: 2)
     monkeypatch.setattr(blas_threads, "_cores", lambda: 3)
-    monkeypatch.setattr(blas_threads.neighbours, "ranks", ranks)
+    monkeypatch.setattr(blas_threads.shared_cores, "ranks", ranks)
     assert blas_threads.cores_are_free() == spins
 
 

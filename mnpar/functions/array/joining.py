@@ -45,7 +45,7 @@ class Concat(GenericFunction):
 
 
 def _piece(x: Variable | Array, axis: int, begin: int, end: int) -> Variable | Array:
-    """What lies between two places of an axis."""
+    """The part between two places of an axis."""
     if axis == 1 and not isinstance(x, Variable):
         y = take_channels(x, begin, end)
         if y is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from operator import index
 from typing import Any
@@ -111,8 +111,8 @@ def roll(
     x = as_variable(x)
     if axis is None:
         return reshape(roll(x.reshape((x.size,)), shift, 0), x.shape)
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    shifts = list(shift) if isinstance(shift, Sequence) else [shift] * len(axes)
+    axes = list(axis) if isinstance(axis, Iterable) else [axis]
+    shifts = list(shift) if isinstance(shift, Iterable) else [shift] * len(axes)
     if len(shifts) != len(axes):
         raise ValueError(f"roll: shift = {shift} is not one number for each of the axes {axis}")
     for each, places in zip(axes, map(index, shifts), strict=True):
